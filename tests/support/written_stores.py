@@ -58,14 +58,28 @@ class WrittenRecord:
     timestamp_ms: int
 
 
+def right_clock(_number: int) -> int:
+    """See WrittenStore: it is never set."""
+    return 0
+
+
 class WrittenStore:
     """Half a dozen topics with names and messages of every sort, in some CommitLog files."""
 
     file_bytes = FILE_BYTES
 
-    def __init__(self, seed: int, *, messages: int = 250, lites: Sequence[str] = ()) -> None:
-        """`lites`: logical queues (LMQ) that messages of topic alpha are in as well."""
+    def __init__(
+        self,
+        seed: int,
+        *,
+        messages: int = 250,
+        lites: Sequence[str] = (),
+        ahead_ms: Callable[[int], int] = right_clock,
+    ) -> None:
+        """`lites`: logical queues (LMQ) that messages of topic alpha are in as well. `ahead_ms`: how far the broker's
+        clock goes before its clients' when it stores a message, by the message's number."""
         self._lites = lites
+        self._ahead_ms = 0
         self._chance = random.Random(f"written/{seed}")
         self._now_ms = 1_700_000_000_000
         self.log = bytearray()
@@ -73,6 +87,7 @@ class WrittenStore:
         self.queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self._next: dict[tuple[str, int], int] = {}
         for number in range(messages):
+            self._ahead_ms = ahead_ms(number)
             self._message(number)
 
     def _message(self, number: int) -> None:
@@ -128,6 +143,7 @@ class WrittenStore:
             self.log += pack(">II", room, 0xCBD43194).ljust(room, b"\0")
         start = len(self.log)
         self._now_ms += self._chance.randrange(30)
+        stored_ms = self._now_ms + self._ahead_ms
         kind = flags & _ROLLBACK
         queue = (topic, queue_id)
         in_queue = kind in (0, _COMMIT)
@@ -142,7 +158,7 @@ class WrittenStore:
             "sysFlag": pack(">I", flags | (0x30 if is_ipv6 else 0)),
             "bornTimestamp": pack(">q", self._now_ms - 3),
             "bornHost": host + pack(">I", 40_000),
-            "storeTimestamp": pack(">q", self._now_ms),
+            "storeTimestamp": pack(">q", stored_ms),
             "storeHost": host + pack(">I", 10_911),
             "reconsumeTimes": pack(">I", 0),
             "preparedTransactionOffset": pack(">q", 0),
@@ -162,14 +178,14 @@ class WrittenStore:
         if in_queue:
             self._next[queue] = self._next.get(queue, 0) + places
             if not flags & 0x80:
-                code = self._now_ms + _DELAY_MS if topic == _SCHEDULE else _java_hash(pairs.get("TAGS", ""))
+                code = stored_ms + _DELAY_MS if topic == _SCHEDULE else _java_hash(pairs.get("TAGS", ""))
                 lites = [(lite, 0) for lite in self._lites if "INNER_MULTI_DISPATCH" in pairs]
                 for entered in (queue, *lites):
                     self.queues.setdefault(entered, []).append((start, size, code))
         words = [pairs["UNIQ_KEY"], *pairs.get("KEYS", "").split()]
         keys = [f"{topic}#{word}" for word in words] + ([f"{topic}#T#{pairs['TAGS']}"] if "TAGS" in pairs else [])
         is_indexed = kind != _ROLLBACK
-        self.records.append(WrittenRecord(start, start + size, fields, tuple(keys if is_indexed else ()), self._now_ms))
+        self.records.append(WrittenRecord(start, start + size, fields, tuple(keys if is_indexed else ()), stored_ms))
 
     def write(self, folder: Path) -> None:
         """As a broker leaves it that was stopped in order."""
@@ -220,7 +236,7 @@ class WrittenStore:
         data = bytearray(20)
         for number, (key, own) in enumerate(entries, 1):
             hashed = abs(_java_hash(key))
-            seconds = (own.timestamp_ms - first.timestamp_ms) // 1000
+            seconds = max(0, own.timestamp_ms - first.timestamp_ms) // 1000
             data += pack(">iqii", hashed, own.start, seconds, slots[hashed % _SLOTS])
             slots[hashed % _SLOTS] = number
         used = sum(slot > 0 for slot in slots)
@@ -721,3 +737,18 @@ def _held(folder: Path, start: int, end: int, file_bytes: int) -> bytes:
         parts.append(path.read_bytes()[within : within + length] if path.is_file() else b"")
         start += length
     return b"".join(parts)
+
+
+def set_clock(seed: int) -> Callable[[int], int]:
+    """A broker's clock that is set forward and back, by hours or seconds, some times in a hundred messages."""
+    chance = random.Random(f"clock/{seed}")
+    times: list[int] = [0]
+
+    def ahead_ms(number: int) -> int:
+        while len(times) <= number:
+            is_set = chance.random() < 0.04
+            reach = chance.choice((5_000, 5_400_000, 40_000_000))
+            times.append(chance.randrange(-reach, reach) if is_set else times[-1])
+        return times[number]
+
+    return ahead_ms

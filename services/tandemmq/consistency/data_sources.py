@@ -29,13 +29,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
-from tandemmq.consistency.discovery import STORE_MARKS, is_store, replicas_in_folders
+from tandemmq.consistency.discovery import is_store, replicas_in_folders
 from tandemmq.consistency.settings import NothingFound
 from tandemmq.consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
 from tandemmq.consistency.source_files.sources import open_source
 from tandemmq.core.audit.equality import is_empty
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, next_anchor, walk_log, whole_records_end
 from tandemmq.core.audit.replica_store import (
+    STORE_MARKS,
     ReplicaFacts,
     ReplicaFiles,
     ReplicaStore,

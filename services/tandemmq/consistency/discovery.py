@@ -12,14 +12,12 @@ from typing import Final
 from tandemmq.consistency.settings import ConsistencySettings, NothingFound, ProgressKind
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 from tandemmq.core.audit.metadata_comparison import SYNC_TOPIC_PREFIX
-from tandemmq.core.audit.replica_store import is_broker_id, is_of_others
+from tandemmq.core.audit.replica_store import STORE_MARKS, is_broker_id, is_of_others
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import REPLICA_FILE, RecordDamaged, ReplicaRecord
 
 _STORE_MARK: Final = "commitlog"
-STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
-"""A store that lost its log is one all the same."""
 _UNNAMED_GROUP: Final = "store"
 
 
@@ -207,6 +205,10 @@ def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
         known = places.setdefault((spec.group, spec.broker_id), spec.location)
         if known != spec.location:
             raise NothingFound(f"{name} is both {known} and {spec.location}; name each once")
+        if spec.kind is SourceKind.URI:
+            owner = folders.setdefault(spec.location.rstrip("/"), name)
+            if owner != name:
+                raise NothingFound(f"{owner} and {name} are one store, {spec.location}; name each once")
         if spec.kind is SourceKind.FOLDER:
             # Also by another way to it: a store is always equal to itself.
             folder = os.path.realpath(spec.location)

@@ -139,6 +139,10 @@ class _Described:
     side: SideFacts
     heads: Mapping[int, str]
     """See ReplicaStore.file_heads."""
+    is_there: bool = True
+    """Somebody answers, or a folder has anything of a store in it."""
+    has_foreign_topics: bool = False
+    """See metadata_comparison.is_foreign."""
 
 
 class GroupAudit:
@@ -220,6 +224,7 @@ class GroupAudit:
         compared += self._compare_between_some(holding, memory)
         compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
+        self._note_what_is_not_compared(described, holding)
         compared += self._compare_metadata(described, memory, compared, checked)
         compared = _of_older_copies(compared, replicas, self._master_id)
         known = set(compared)
@@ -334,7 +339,14 @@ class GroupAudit:
                     texts = {MetadataFile(name): text for name, text in answer.values["metadata"].items()}
                     side = SideFacts.from_json(answer.values["side"])
                     heads = dict(answer.values.get("heads", ()))
-                    described[spec.broker_id] = _Described(Replica(spec, facts), texts, side, heads)
+                    described[spec.broker_id] = _Described(
+                        Replica(spec, facts),
+                        texts,
+                        side,
+                        heads,
+                        is_there=answer.values.get("is_there", True),
+                        has_foreign_topics=answer.values.get("has_foreign_topics", False),
+                    )
         return described
 
     def _with_last_master(self, described: dict[int, _Described]) -> dict[int, _Described]:
@@ -377,6 +389,19 @@ class GroupAudit:
             self._problems.append(f"{names} took part in earlier runs and cannot be found")
         if len(replicas) == 1 and len(self._specs) == 1 and not absent:
             self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
+
+    def _note_what_is_not_compared(self, described: Mapping[int, _Described], holding: Mapping[int, Replica]) -> None:
+        """Nothing is equal to nothing."""
+        if not any(found.is_there for found in described.values()):
+            self._problems.append(
+                "there is nothing of a store where any of its replicas should be: check the paths, and whether the "
+                "volumes are mounted"
+            )
+        shared = [layer.broker_ids for layer in layers(own.facts for own in holding.values())]
+        apart = sorted(holding.keys() - frozenset().union(*shared)) if len(holding) > 1 else []
+        if apart:
+            names = ", ".join(f"{self._group}:{broker_id}" for broker_id in apart)
+            self._problems.append(f"no other replica holds any part of the log of {names}: nothing to compare with")
 
     def _note_who_is_remembered(self, described: Mapping[int, _Described]) -> None:
         """Members that others remember and nobody showed to this run: they may be gone for good, or hold more."""
@@ -672,8 +697,16 @@ class GroupAudit:
             queues = {(own.topic, own.queue_id) for own in differing if own.kind in OF_OFFSETS}
             findings += compare(queue_ends=self._queue_ends(described, queues)) if queues else differing
         told = {own.broker_id for own in findings if own.file == f"config/{MetadataFile.TOPICS.value}"}
-        names = {broker_id: found.side.broker_name for broker_id, found in described.items()}
+        names = {broker_id: self._known_name(found, memory) for broker_id, found in described.items()}
         return [*findings, *of_another_group(self._group, texts, names, told)]
+
+    def _known_name(self, described: _Described, memory: GroupMemory) -> str:
+        """The broker group whose table of topics a replica should have, as its `replica.json`, its ConsumeQueues, or an
+        earlier run know; empty: nobody does."""
+        if self._group == described.side.broker_name or described.has_foreign_topics:
+            return self._group
+        seen = memory.seen.get(described.replica.facts.broker_id)
+        return seen.named if seen is not None else ""
 
     def _queue_ends(
         self, described: Mapping[int, _Described], queues: Iterable[tuple[str | None, int | None]]
@@ -842,6 +875,7 @@ class GroupAudit:
                     damaged={own.file for own in findings if own.kind is FindingKind.KEPT_BYTES_DAMAGED},
                 ),
                 found.side.homes_digest,
+                next(iter(groups_named(found.metadata.get(MetadataFile.TOPICS) or "")), ""),
             )
             if any(
                 finding.broker_id == broker_id
@@ -939,6 +973,8 @@ def _with_evidence_kept(own: SeenReplica, before: SeenReplica, doubted: set[str 
     tables = {name: mark for name, mark in own.tables.items() if f"config/{name}" not in doubted}
     known = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
     own = replace(own, tables=tables | known)
+    if f"config/{MetadataFile.TOPICS.value}" in doubted:
+        own = replace(own, named=before.named)
     if any(path and path.endswith("messageGroupHomes.json") for path in doubted):
         own = replace(own, homes=before.homes)
     if EPOCH_FILE in doubted:

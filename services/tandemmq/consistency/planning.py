@@ -60,11 +60,13 @@ class GroupMemory:
             watermarks[broker_id] = max(offset, watermarks.get(broker_id, 0))
         news = [part for part in other.differing if part not in start.differing]
         is_deep_newer = other.deep_run_id > self.deep_run_id
+        # The one that began later has seen more, whichever ends first.
+        later, earlier = (self, other) if self.run_id > other.run_id else (other, self)
         return replace(
             self,
             replica_watermarks=watermarks,
             seen_at_s=other.seen_at_s | self.seen_at_s,
-            seen=other.seen | self.seen,
+            seen=earlier.seen | later.seen,
             differing=differing_to_remember([*self.differing, *news]),
             extent_files=tuple(dict.fromkeys([*other.extent_files, *self.extent_files])),
             deep_findings=other.deep_findings if is_deep_newer else self.deep_findings,

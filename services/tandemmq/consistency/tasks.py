@@ -20,10 +20,11 @@ from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
 from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
 from tandemmq.core.audit.findings import Finding
-from tandemmq.core.audit.metadata_comparison import without_secrets
+from tandemmq.core.audit.metadata_comparison import is_foreign, without_secrets
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.replica_store import (
     DIGEST_BYTES,
+    STORE_MARKS,
     ExtentDigest,
     ReplicaFacts,
     ReplicaStore,
@@ -157,7 +158,11 @@ class DescribeTask(_Task):
             side = read_side_facts(source.files, self.spec.broker_id)
             facts = source.facts()
             heads = ReplicaStore(source.files, facts).file_heads()
+            names = {entry.name for entry in source.files.list_folder("")}
+            has_foreign_topics = is_foreign(self.spec.group, metadata[MetadataFile.TOPICS] or "", source.files)
         return {
+            "is_there": self.spec.is_broker or not names.isdisjoint(STORE_MARKS),
+            "has_foreign_topics": has_foreign_topics,
             "facts": facts.to_json(),
             "heads": [list(head) for head in heads.items()],
             "metadata": {file.value: text for file, text in metadata.items()},
@@ -211,6 +216,10 @@ class DigestTask(_RangesTask):
     extent_bytes: int
     algorithm: str
 
+    @property
+    def key(self) -> str:
+        return _digests_key(self)
+
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. A list for each range: its digests one behind the other in base 64; zeros for an extent that no
         file holds, whose places `holes` names.
@@ -255,8 +264,7 @@ class CheckTask(_RangesTask):
 
     @property
     def key(self) -> str:
-        key = _range_key(self.kind, self.replica, self.ranges)
-        return f"{key}:{self.algorithm}/{self.extent_bytes}" if self.algorithm else key
+        return _digests_key(self)
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. A list of spans for each range, and its digests as DigestTask has them."""
@@ -545,8 +553,17 @@ def _bytes_of(ranges: Iterable[LogRange]) -> int:
 
 
 def _range_key(kind: str, replica: Replica, ranges: Iterable[LogRange]) -> str:
+    """An answer is one of this disk, and of this way to it: a broker's word is no evidence of what its volume holds."""
+    spec, facts = replica.spec, replica.facts
+    # A broker may have moved to another address since.
+    place = "" if spec.is_broker and facts.disk_id else spec.location
     spelled = ",".join(f"{log_range.start_offset}-{log_range.end_offset}" for log_range in ranges)
-    return f"{kind}:{replica.facts.broker_id}:{spelled}"
+    return f"{kind}:{facts.broker_id}:{spec.kind}:{place}:{facts.disk_id}:{spelled}"
+
+
+def _digests_key(task: DigestTask | CheckTask) -> str:
+    key = _range_key(task.kind, task.replica, task.ranges)
+    return f"{key}:{task.algorithm}/{task.extent_bytes}" if task.algorithm else key
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {

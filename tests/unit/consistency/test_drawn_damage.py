@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from support.audit_stores import copy_group
+from support.audit_stores import copy_group, open_store
 from support.drawn_damage import (
     ALL_DAMAGES,
     HARMLESS,
@@ -29,11 +29,14 @@ from support.drawn_damage import (
 from support.inline_audit import run_inline
 from support.replica_folders import open_replica
 from support.store_damage import DAMAGES, write_at
-from tandemmq.core.audit.findings import FindingKind
+from support.stores import ManualClock
+from tandemmq.consistency.audit import AuditReport
+from tandemmq.core.audit.findings import Cause, FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
 from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.run_summary import ExitCode
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 
 _CASES = int(os.environ.get("DRAWN_SEEDS", "24"))
 """Each a whole run; more of them: DRAWN_SEEDS=1000. `make audit-check` draws hundreds."""
@@ -303,3 +306,35 @@ def test_a_copy_of_a_queue_says_nothing_of_the_log(equal_group: list[Path], tmp_
     write_at(index, 40 + 500 * 4 + 150 * 20 + 16, (1 << 30).to_bytes(4, "big"))
     found = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep").findings
     assert {own.kind for own in found} == {FindingKind.QUEUE_ENTRY_EXTRA, FindingKind.INDEX_ENTRY_WRONG}
+
+
+@pytest.mark.parametrize("name", ["orders/9", "ORDERS/1", "nobody/0"])
+def test_a_folder_that_is_no_queues_goes_as_the_plan_says_and_does_not_come_back(
+    name: str, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """A start makes a queue again whose folder has another name; that one stays."""
+    folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    stray = folders[1] / "consumequeue" / name
+    stray.parent.mkdir(exist_ok=True)
+    (folders[1] / "consumequeue" / "orders" / "1").rename(stray)
+
+    def restarted() -> AuditReport:
+        open_store(folders[1], ManualClock()).close()
+        return run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+
+    for _ in range(2):
+        report = restarted()
+        assert [(own.kind, own.broker_id, own.cause) for own in report.findings] == [
+            (FindingKind.QUEUE_ENTRY_EXTRA, 1, Cause.NO_QUEUE)
+        ]
+        (step,) = report.plan.steps
+        folder = f"consumequeue/{name if name == 'orders/9' else name.partition('/')[0]}"
+        assert f"move {folder} out of its store" in step.reason
+    (folders[1] / folder).rename(tmp_path / "aside")
+    open_store(folders[1], ManualClock()).close()
+    assert stray.exists(), "with the list of what should be there it comes back"
+    shutil.rmtree(folders[1] / folder)
+    (folders[1] / QUEUE_ENDS_FILE).unlink()
+    report = restarted()
+    assert report.summary.exit_code is ExitCode.EQUAL, report.findings
+    assert not stray.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from tandemmq.consistency.planning import (
     plan_ranges,
     total_bytes,
 )
+from tandemmq.core.audit.equality import SeenReplica
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.replication.log_history import LogRange
 
@@ -168,6 +170,17 @@ def test_watermark_of_a_group_is_that_of_the_replica_verified_least() -> None:
     assert memory.watermark([0, 1]) == 500
     assert memory.watermark([0]) == 900
     assert memory.watermark([0, 1, 2]) == 0
+
+
+@pytest.mark.parametrize("ends_first", ["quick", "deep"])
+def test_of_runs_that_overlap_the_one_that_began_later_saw_the_replicas_last(ends_first: str) -> None:
+    """A deep run takes hours: what hourly runs saw meanwhile of a log is not forgotten when it ends."""
+    start = replace(_MEMORY, run_id="1", seen={0: SeenReplica(0, 50)})
+    deep = replace(start, run_id="2", seen={0: SeenReplica(0, 100, 100), 1: SeenReplica(0, 90)})
+    quick = replace(start, run_id="3", seen={0: SeenReplica(0, 200, 150)})
+    one, other = (deep, quick) if ends_first == "quick" else (quick, deep)
+    joined = one.joined(start, other)
+    assert joined.seen == {0: SeenReplica(0, 200, 150), 1: SeenReplica(0, 90)}
 
 
 def test_memory_survives_its_file() -> None:

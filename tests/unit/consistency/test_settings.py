@@ -227,6 +227,11 @@ def test_one_replica_in_two_places_is_refused() -> None:
         discover(_settings("sources=broker-a/0=/one;broker-a/0=/two"))
 
 
+def test_two_replicas_at_one_address_are_one() -> None:
+    with pytest.raises(NothingFound, match="broker-a:0 and broker-a:1 are one store"):
+        discover(_settings("sources=broker-a/0=s3://backups/a;broker-a/1=s3://backups/a/"))
+
+
 def test_machine_without_java_gets_one_that_starts(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path)}
 

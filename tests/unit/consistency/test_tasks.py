@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from tandemmq.consistency.tasks import CheckTask, CompareTask, DescribeTask, Dig
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan
 from tandemmq.core.audit.run_summary import ExitCode, Outcome, RunSummary
+from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
 
 _DEEP = "tier=deep"
 
@@ -266,6 +268,10 @@ def test_a_slave_that_ends_before_its_master_begins_is_verified_no_further(
     for _ in range(2):
         report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
         assert report.findings == ()
+        assert report.summary.outcome is Outcome.INCOMPLETE
+        assert (
+            "no other replica holds any part of the log of broker-a:0, broker-a:1" in report.summary.groups[0].problem
+        )
 
 
 def test_stored_digest_names_the_wrong_one_of_two(equal_group: list[Path], tmp_path: Path) -> None:
@@ -349,6 +355,39 @@ def test_run_that_was_cut_off_goes_on_where_it_was(group: list[Path], tmp_path: 
     assert len(_digests(broken)) > 0
     assert len(_digests(resumed)) == len(_digests(whole)) - len(_digests(broken))
     assert list((results / "state" / "broker-a.progress").iterdir()) == []
+
+
+@pytest.mark.parametrize("tier", ["quick", "deep"])
+@pytest.mark.parametrize("what", ["disk", "place", "algorithm"])
+def test_what_a_run_that_was_cut_off_read_says_nothing_of_another_disk_or_place(
+    group: list[Path], tmp_path: Path, what: str, tier: str
+) -> None:
+    """A slave was made anew since, a snapshot lies elsewhere, or brokers told what volumes are asked for now."""
+    results = tmp_path / "results"
+    broken = InlineRunner()
+
+    def break_down(tasks: Sequence[Task]) -> None:
+        read = [task for task in broken.performed if isinstance(task, DigestTask | CheckTask)]
+        if read and any(isinstance(task, DigestTask | CheckTask) for task in tasks):
+            raise TasksFailed("the pod was removed")
+
+    broken.before_run = break_down
+    arguments = ["chunkBytes=64KiB", f"tier={tier}"]
+    run_inline(results, _path(group), *arguments, runner=broken)
+    if what == "disk":
+        path = group[1] / REPLICA_FILE
+        record = ReplicaRecord.from_json(path.read_text())
+        path.write_text(replace(record, disk_id="e" * 32).to_json())
+    elif what == "place":
+        group = copy_group(group, tmp_path / "others" / "broker-a")
+    else:
+        arguments.append("digestAlgorithm=blake3")
+    write_at(group[1] / "commitlog" / f"{0:020d}", 300, b"\xff\x00\xff\x00" * 9)
+
+    report = run_inline(results, _path(group), *arguments)
+
+    assert report.summary.outcome is Outcome.DIVERGED
+    assert {own.broker_id for own in report.findings if own.start_offset is not None} == {1}
 
 
 def test_what_another_version_remembered_is_verified_again(group: list[Path], tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from support.written_stores import (
     change_replicas,
     log_file,
     problem_with,
+    right_clock,
+    set_clock,
     write_at,
 )
 from tandemmq.consistency.settings import NothingFound
@@ -28,10 +32,20 @@ from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.run_summary import ExitCode
 
 
-def problem_of(seed: int, *, replicas: int, count: int, seen_by: str, root: Path, by_java: bool = False) -> str:
+def problem_of(
+    seed: int,
+    *,
+    replicas: int,
+    count: int,
+    seen_by: str,
+    root: Path,
+    by_java: bool = False,
+    is_clock_set: bool = False,
+) -> str:
     """What is wrong with what a deep run says of it; empty: nothing. `root` is used and removed."""
     try:
-        store = JavaStore() if by_java else WrittenStore(seed % 5)
+        clock = set_clock(seed) if is_clock_set else right_clock
+        store = JavaStore() if by_java else WrittenStore(seed % 5, ahead_ms=clock)
         folders = [root / "groups" / "broker-a" / str(broker_id) for broker_id in range(replicas)]
         for folder in folders:
             store.write(folder)
@@ -39,7 +53,7 @@ def problem_of(seed: int, *, replicas: int, count: int, seen_by: str, root: Path
             report = run_inline(root / "results", f"path={root / 'groups'}", f"tier={seen_by}")
             assert report.summary.exit_code is ExitCode.EQUAL, report.findings
         changes = change_replicas(store, folders, random.Random(seed), count=count)
-        if seen_by and replicas == 1 and changes[0].what == "filler":
+        if seen_by and replicas == 1 and count and changes[0].what == "filler":
             return ""  # An earlier run saw other bytes: by a digest nobody can say that they were filler.
         report = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
         return problem_with(report, changes, store, folders)
@@ -60,6 +74,22 @@ def test_several_changes_at_once(
 ) -> None:
     root = tmp_path_factory.mktemp("written")
     assert problem_of(seed, replicas=replicas, count=count, seen_by=seen_by, root=root) == ""
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(
+    seed=st.integers(0, 1 << 16),
+    replicas=st.sampled_from((1, 2, 3)),
+    count=st.sampled_from((0, 1, 2)),
+    seen_by=st.sampled_from(("", "quick", "deep")),
+)
+def test_changes_of_what_was_stored_while_the_clock_was_set(
+    seed: int, replicas: int, count: int, seen_by: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """None of them too: store times that go back are no damage."""
+    root = tmp_path_factory.mktemp("clock")
+    assert problem_of(seed, replicas=replicas, count=count, seen_by=seen_by, root=root, is_clock_set=True) == ""
 
 
 @pytest.mark.timeout(900)
@@ -364,3 +394,149 @@ def test_a_run_says_that_nobody_can_read_what_earlier_ones_saw(
     assert any("what earlier runs saw cannot be read" in note for note in report.summary.notes)
     report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
     assert not report.summary.notes
+
+
+# Clocks that were set while messages came.
+
+_HOUR_MS = 3_600_000
+
+
+def _born_time(store: WrittenStore, number: int) -> tuple[int, bytes]:
+    """Of a record: where it lies in the log, and what it is."""
+    at = store.records[number].start + store.records[number].fields["bornTimestamp"][0]
+    return at, bytes(store.log[at : at + 8])
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_record_at_which_the_clock_was_set_is_not_copied_over_by_one_that_fits_beside_it_by_chance(
+    tmp_path: Path, victim: int
+) -> None:
+    """Of times of birth nothing else knows; neighbours of two clocks do not either."""
+    first = 125
+    born_ms = int.from_bytes(_born_time(WrittenStore(0), first)[1], "big")
+    bit = next(own for own in range(21, 10, -1) if not born_ms & 1 << own)
+    # Half of the damage more than the hour in which neighbours' records are as long under way.
+    set_by_ms = _HOUR_MS + (1 << bit - 1)
+    store = WrittenStore(0, ahead_ms=lambda number: set_by_ms if number >= first else 0)
+    record = store.records[first]
+    born_at, _ = _born_time(store, first)
+    folder = written(store, tmp_path, 2)[victim]
+    at = born_at + 7 - bit // 8
+    write_at(log_file(folder, at), at % FILE_BYTES, bytes((store.log[at] ^ 1 << bit % 8,)))
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert [(own.kind, own.start_offset) for own in report.findings] == [(FindingKind.FIELD_DIFFERS, record.start)]
+    assert report.findings[0].broker_id in (None, victim)
+    assert not [step for step in report.plan.steps if step.source_broker_id == victim]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_topic_that_was_deleted_after_the_clock_was_set_back_is_not_missing(tmp_path: Path, replicas: int) -> None:
+    """Its last message is of a later time than the table."""
+    topic = "%DLQ%g"
+    store = WrittenStore(0, ahead_ms=lambda number: _HOUR_MS if number < 246 else 0)
+    for folder in written(store, tmp_path, replicas):
+        shutil.rmtree(folder / "consumequeue" / topic)
+        path = folder / "config" / "topics.json"
+        table = json.loads(path.read_text())
+        del table["topicConfigTable"][topic]
+        table["dataVersion"]["timestamp"] = store.records[-1].timestamp_ms + 1_000
+        path.write_text(json.dumps(table))
+    assert told(tmp_path) == []
+
+
+def test_a_checkpoint_is_of_the_last_record_also_if_that_is_in_no_queue(tmp_path: Path) -> None:
+    store = WrittenStore(0, messages=254, ahead_ms=lambda number: _HOUR_MS if number == 253 else 0)
+    assert store.records[-1].start > max(entries[-1][0] for entries in store.queues.values())
+    written(store, tmp_path, 2)
+    assert told(tmp_path) == []
+
+
+@pytest.mark.parametrize("days", [0, 1, 9_000])
+def test_files_of_a_time_to_come_may_have_expired(tmp_path: Path, days: int) -> None:
+    """The clock was ahead when they were written; retention counts how old they are by another clock."""
+    ahead_ms = int(time.time() * 1_000) - 1_700_000_000_000 - _HOUR_MS + days * 24 * _HOUR_MS
+    folders = written(WrittenStore(0, ahead_ms=lambda _: ahead_ms), tmp_path, 2)
+    assert told(tmp_path) == []
+    for folder in folders:
+        log_file(folder, 0).unlink()
+    assert bool(told(tmp_path)) is (days == 0)
+
+
+# Nothing, and what cannot be held against anything.
+
+
+@pytest.mark.parametrize("tier", ["quick", "deep"])
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("left", ["", "lost+found", "notes.txt"])
+def test_nothing_is_not_equal_to_nothing(tmp_path: Path, left: str, is_named: bool, tier: str) -> None:
+    """Volumes that are not mounted, and paths that were mistyped."""
+    folders = [tmp_path / "groups" / str(broker_id) for broker_id in range(2)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        if left and is_named:
+            (folder / left).touch()
+    if is_named:
+        place = "sources=" + ";".join(f"broker-a/{broker_id}={folder}" for broker_id, folder in enumerate(folders))
+    else:
+        place = "path=" + ";".join(map(str, folders))
+    report = run_inline(tmp_path / "results", place, f"tier={tier}")
+    assert (report.summary.exit_code, report.findings) == (ExitCode.INCOMPLETE, ())
+    assert "nothing of a store" in report.summary.groups[0].problem
+
+
+def test_a_store_without_messages_is_equal_to_another(store: WrittenStore, tmp_path: Path) -> None:
+    for folder in written(store, tmp_path, 2):
+        for name in ("commitlog", "consumequeue", "index"):
+            shutil.rmtree(folder / name)
+        (folder / "checkpoint").unlink()
+        (folder / "config" / "consumerOffset.json").unlink()
+        (folder / "commitlog").mkdir()
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert report.summary.exit_code is ExitCode.EQUAL, report.findings
+
+
+# Tables of another broker group, of stores that say nowhere else whose they are.
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_foreign_table_of_topics_is_told_by_quick_runs_without_a_replica_json(
+    store: WrittenStore, tmp_path: Path, is_seen: bool, replicas: int
+) -> None:
+    """By topics that it does not know; of a group with the same topics by what an earlier run saw."""
+    paths = [folder / "config" / "topics.json" for folder in written(store, tmp_path, replicas)]
+    arguments = (tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=quick")
+    tables = {name: json.loads(paths[0].read_text()) for name in ("broker-a", "broker-z")}
+    for name, table in tables.items():
+        own = f"rmq_sys_SYNC_BROKER_MEMBER_{name}"
+        known = table["topicConfigTable"]
+        if name == "broker-z" and not is_seen:
+            known.clear()
+            known["others"] = {"topicName": "others", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
+        known[own] = {"topicName": own, "perm": 1, "readQueueNums": 1, "writeQueueNums": 1}
+    tables["broker-z"]["dataVersion"]["timestamp"] += 60_000
+    if is_seen:
+        for path in paths:
+            path.write_text(json.dumps(tables["broker-a"]))
+        assert run_inline(*arguments).summary.exit_code is ExitCode.EQUAL
+    for path in paths:
+        path.write_text(json.dumps(tables["broker-z"]))
+    for _ in range(2):
+        found = run_inline(*arguments).findings
+        assert {(own.kind, own.file) for own in found} == {(FindingKind.METADATA_UNREADABLE, "config/topics.json")}
+        assert {own.broker_id for own in found} == ({0} if replicas == 1 else {None} if len(found) == 1 else {0, 1})
+    for path in paths:
+        path.write_text(json.dumps(tables["broker-a"]))
+    assert run_inline(*arguments).summary.exit_code is ExitCode.EQUAL
+
+
+def test_a_folder_may_be_called_otherwise_than_its_group(store: WrittenStore, tmp_path: Path) -> None:
+    (folder,) = written(store, tmp_path, 1)
+    path = folder / "config" / "topics.json"
+    table = json.loads(path.read_text())
+    own = "rmq_sys_SYNC_BROKER_MEMBER_broker-z"
+    table["topicConfigTable"][own] = {"topicName": own, "perm": 1, "readQueueNums": 1, "writeQueueNums": 1}
+    path.write_text(json.dumps(table))
+    for tier in ("quick", "quick", "deep"):
+        report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", f"tier={tier}")
+        assert report.summary.exit_code is ExitCode.EQUAL, report.findings

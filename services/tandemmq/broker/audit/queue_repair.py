@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import numpy as np
 import structlog
+import xxhash
 
 from tandemmq.broker.audit.jobs import (
     AuditHelper,
@@ -37,7 +38,15 @@ from tandemmq.broker.audit.jobs import (
     JobFailure,
     to_its_end,
 )
-from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, OpenFile, StoreFiles, keep_next
+from tandemmq.broker.audit.store_files import (
+    KEPT_REPAIRS_FOLDER,
+    LogUnsound,
+    OpenFile,
+    StoreFiles,
+    keep_file,
+    keep_next,
+    kept_range,
+)
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
@@ -288,6 +297,10 @@ class QueueRepair:
             position += length
         return [QueueEntry(*fields) for fields in ENTRY.iter_unpack(data)]
 
+    def keep_log(self, offset: int, data: bytes) -> None:
+        """Keeps bytes of the log that are about to be overwritten. Blocks; OSError: nothing is kept."""
+        self._kept.keep_log(offset, data)
+
     async def _due_entries(self, order: QueueOrder, queue: ConsumeQueue, first: int, end: int) -> dict[int, QueueEntry]:
         job = FindEntriesJob(
             facts=self._state().facts(),
@@ -370,6 +383,11 @@ class KeptEntries:
         data = b"".join(_KEPT_ENTRY.pack(change.queue_offset, *change.old) for change in changes)
         prefix = f"{self._prefix(topic, queue_id, _ERASED if erased else _REWRITTEN)}{changes[0].queue_offset:020d}-"
         keep_next(self._folder, prefix, data)
+
+    def keep_log(self, offset: int, data: bytes) -> None:
+        """Bytes of the CommitLog, named as the repair of a range names them. Durable when it returns; OSError."""
+        os.makedirs(self._folder, exist_ok=True)
+        keep_file(kept_range(self._folder, LogRange(offset, offset + len(data)), xxhash.xxh3_128(data).digest()), data)
 
     def entries(self, topic: str, queue_id: int, first: int, end: int) -> dict[int, QueueEntry]:
         """Positions of [first, end) of which anything was kept. RepairRefused: nothing was."""
@@ -523,6 +541,9 @@ _TRIES_MAX: Final = 60
 """Two minutes and what the tries take: then the place is given up, or the group would wait for ever."""
 _SCAN_BYTES: Final = 256 << 10
 """Of the log in one turn of the event loop."""
+_MAGIC_AT: Final = 4
+_MAGIC_PREFIX: Final = b"\xda\xa3\x20"
+"""Of V1's and V2's magic code in a record, at byte 4."""
 _FETCHED_BYTES: Final = (64 << 10, 16 << 20)
 """Fetched of a replica for one record, first and if that is not all of it."""
 
@@ -662,7 +683,10 @@ class QueueMending:
         store = self._store
         offset = start
         scanned = 0
+        cuts = store.log_cuts
         while offset < end:
+            if cuts != store.log_cuts or offset < store.min_offset:
+                raise _NotNow("the log was cut, or expired, meanwhile")
             segment_end = offset - offset % store.segment_bytes + store.segment_bytes
             view = store.read_log(offset, segment_end - offset)
             found = scan_record(view, 0, len(view), physical_offset=offset)
@@ -673,6 +697,7 @@ class QueueMending:
                 limit = min(segment_end, store.flushed_offset)
                 if limit <= offset:
                     raise _NotNow(f"the log is damaged at {offset}, which is not on disk yet")
+                held = bytes(view[: min(limit - offset, _FETCHED_BYTES[-1])])
                 for length in _FETCHED_BYTES:
                     data = await self._read_from_replica(LogRange(offset, min(offset + length, limit)))
                     if data is None:
@@ -682,7 +707,7 @@ class QueueMending:
                         break
                 else:
                     raise _NotNow(f"the log is damaged at {offset}, and another replica gave no record for it")
-                await self._put_back(offset, bytes(data[: found.size]))
+                await self._put_back(offset, bytes(data[: found.size]), held, cuts)
             offset += found.size
             scanned += found.size
             if scanned >= _SCAN_BYTES:
@@ -690,10 +715,19 @@ class QueueMending:
                 await asyncio.sleep(0)
         return True
 
-    async def _put_back(self, offset: int, data: bytes) -> None:
+    async def _put_back(self, offset: int, data: bytes, held: bytes, cuts: int) -> None:
+        """`held`: what is damaged, and lies behind it in the file. It is kept."""
         store = self._store
-        if offset + len(data) > store.flushed_offset:
+        if len(data) > len(held):
             raise _NotNow(f"the log is damaged at {offset}, which is not on disk yet")
+        inner = _first_record_behind(held, len(data), offset)
+        if inner is not None:
+            raise _NotNow(f"another replica's record at {offset} goes on over a sound one of this log, at {inner}")
+        await asyncio.to_thread(self._repair.keep_log, offset, held[: len(data)])
+        # Nothing may come between this and the writing: it is one step of the loop.
+        is_held = store.min_offset <= offset and offset + len(data) <= store.flushed_offset
+        if cuts != store.log_cuts or not is_held or store.read_log(offset, len(data)) != held[: len(data)]:
+            raise _NotNow(f"the log has changed at {offset} meanwhile")
         store.replace_log(offset, data)
         job = store.log_sync_job(offset, offset + len(data))
         try:
@@ -703,3 +737,15 @@ class QueueMending:
             raise _NotNow(f"the disk failed: {error}") from error
         store.flush_finished(job)
         log.warning("record_put_back", offset=offset, size=len(data))
+
+
+def _first_record_behind(held: bytes, length: int, offset: int) -> int | None:
+    """Where a sound record begins in the first `length` bytes of `held`, which lies at `offset` of the log, and not at
+    their start; None: there is none."""
+    at = held.find(_MAGIC_PREFIX, _MAGIC_AT + 1)
+    while 0 <= at < length + _MAGIC_AT:
+        start = at - _MAGIC_AT
+        if isinstance(scan_record(memoryview(held), start, len(held), physical_offset=offset + start), RecordFound):
+            return offset + start
+        at = held.find(_MAGIC_PREFIX, at + 1)
+    return None

@@ -51,7 +51,9 @@ from tandemmq.broker.audit.store_files import (
     commit_log_start,
     finish_file,
     keep_file,
+    kept_range,
     new_file,
+    remove_unfinished,
     write_all,
 )
 from tandemmq.broker.metadata_tables import MetadataTables
@@ -210,6 +212,7 @@ class RangeRepair:
     def remove_leftover(self) -> None:
         """Removes what a crash in the middle of a repair has left beside the log. Blocks; while no repair runs."""
         _remove(self._staged_path)
+        remove_unfinished(self._kept_folder)
 
     async def run(self, order: RangeOrder) -> RangeRepaired:
         """Raises RepairRefused, or what AuditHelper.answers raises."""
@@ -311,12 +314,9 @@ class RangeRepair:
     def _is_undo(self, order: RangeOrder) -> bool:
         return order.source_broker_id == self._state().identity.broker_id
 
-    def _kept_path(self, log_range: LogRange, digest: bytes) -> str:
-        return f"{self._kept_folder}/{log_range.start_offset:020d}-{log_range.end_offset:020d}-{digest.hex()}"
-
     async def _kept_pieces(self, order: RangeOrder) -> AsyncGenerator[bytes, None]:
         """What an earlier repair of this range has overwritten."""
-        path = self._kept_path(order.range, order.source_digest)
+        path = kept_range(self._kept_folder, order.range, order.source_digest)
         try:
             file = await asyncio.to_thread(OpenFile.of_path, path)
         except FileNotFoundError as error:
@@ -330,16 +330,21 @@ class RangeRepair:
 
     async def _keep(self, order: RangeOrder) -> None:
         """Writes down what is here, durably, before anything of it is overwritten."""
-        path = self._kept_path(order.range, order.target_digest)
+        path = kept_range(self._kept_folder, order.range, order.target_digest)
         await asyncio.to_thread(os.makedirs, self._kept_folder, exist_ok=True)
         unfinished = f"{path}.unfinished"
         file = await asyncio.to_thread(new_file, unfinished)
         offset, end = order.range
-        while offset < end:
-            piece = bytes(self._store.read_log(offset, min(_PIECE_BYTES, end - offset)))
-            await asyncio.to_thread(write_all, file, piece)
-            offset += len(piece)
-        await asyncio.to_thread(finish_file, file, unfinished, path)
+        try:
+            while offset < end:
+                piece = bytes(self._store.read_log(offset, min(_PIECE_BYTES, end - offset)))
+                await asyncio.to_thread(write_all, file, piece)
+                offset += len(piece)
+            await asyncio.to_thread(finish_file, file, unfinished, path)
+        except OSError:
+            # Half of it would keep the room that a full disk lacks.
+            await asyncio.to_thread(_remove, unfinished)
+            raise
 
     async def _check_staged(self, order: RangeOrder) -> int:
         """Returns the number of records; refuses what is no chain of sound ones."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry, shown_name
-from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
@@ -420,10 +420,28 @@ class FileRepaired:
 
 def keep_file(path: str, data: bytes) -> None:
     """Writes a file that has its name only when all of it is on disk. OSError: there is none."""
-    unfinished = f"{path}.unfinished"
-    file = new_file(unfinished)
-    write_all(file, data)
-    finish_file(file, unfinished, path)
+    unfinished = f"{path}{_UNFINISHED_SUFFIX}"
+    try:
+        file = new_file(unfinished)
+        write_all(file, data)
+        finish_file(file, unfinished, path)
+    except OSError:
+        # Half of it would keep the room that a full disk lacks.
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def kept_range(folder: str, log_range: LogRange, digest: bytes) -> str:
+    """Where bytes of the CommitLog are kept, by their XXH3-128."""
+    return f"{folder}/{log_range.start_offset:020d}-{log_range.end_offset:020d}-{digest.hex()}"
+
+
+def remove_unfinished(folder: str) -> None:
+    """What a crash has left half written of what was to be kept. While nothing is kept."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        if name.endswith(_UNFINISHED_SUFFIX):
+            os.unlink(f"{folder}/{name}")
 
 
 def keep_next(folder: str, prefix: str, data: bytes) -> str:

@@ -67,7 +67,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _without_impossible_offsets(rest)
     rest = _without_lengths(_without_unreadable(rest))
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
-    rest = _behind_all(_joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None))
+    rest = _behind_all(_joined(rest, _OF_QUEUES, _whole_queue))
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
@@ -462,6 +462,11 @@ def _is_of_whole_queue(finding: Finding) -> bool:
     return is_folder or finding.kind is FindingKind.QUEUE_ENTRY_EXTRA
 
 
+def _whole_queue(finding: Finding) -> Hashable:
+    """What is told once of several of them."""
+    return (finding.topic, finding.cause is Cause.NO_QUEUE) if _is_of_whole_queue(finding) else None
+
+
 def _without_repeated_topics(findings: list[Finding]) -> list[Finding]:
     """What a slave has otherwise than its master need not be told by its own log as well."""
     told = {
@@ -664,6 +669,7 @@ def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
         several = sum(own.messages for own in findings if own.messages > 1 or own.message_id is None)
         messages = several + len({own.message_id for own in findings if own.messages <= 1 and own.message_id})
     rewritten = [own for own in findings if own.kind is not FindingKind.QUEUE_ENTRY_EXTRA] or findings
+    is_no_queue = first.cause is Cause.NO_QUEUE
     # Who writes entries again erases what is behind the end of the queue.
     ends = [own.end_queue_offset or own.queue_offset + own.messages for own in findings if own.queue_offset is not None]
     return replace(
@@ -679,6 +685,7 @@ def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
         messages=messages,
         last_message_id=last.last_message_id or (last.message_id if last is not first else first.last_message_id),
         file=_place(findings),
+        files=tuple(sorted({own.file or "" for own in findings})) if is_no_queue else first.files,
     )
 
 

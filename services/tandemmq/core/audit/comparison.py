@@ -551,12 +551,10 @@ class _Comparer:
         at = bisect_right(replica.sound_starts, start - 1)
         before = replica.sound_starts[max(0, at - 1) : at]
         around = [(place, marks) for place in (*before, end) if (marks := self._common_marks(place))]
-        if own is None or len(around) < 2:
+        if own is None or len(around) < 2 or not _are_neighbours(*(marks for _, marks in around)):
             return True
         for place, marks in around:
-            is_in_order = marks.stored_ms <= own.stored_ms if place < start else own.stored_ms <= marks.stored_ms
-            is_alike = abs((own.stored_ms - own.born_ms) - (marks.stored_ms - marks.born_ms)) <= _LAGS_APART_MS
-            if not is_in_order or not is_alike or own.store_host != marks.store_host:
+            if not (_are_neighbours(marks, own) if place < start else _are_neighbours(own, marks)):
                 return False
         return True
 
@@ -873,6 +871,13 @@ class _Marks(NamedTuple):
     stored_ms: int
     born_ms: int
     store_host: str
+
+
+def _are_neighbours(before: _Marks, behind: _Marks) -> bool:
+    """Whether one master with one clock stored both. Where a clock was set between two records, or another master
+    followed, the one between them fits neither, and a damaged one may by chance."""
+    is_alike = abs((before.stored_ms - before.born_ms) - (behind.stored_ms - behind.born_ms)) <= _LAGS_APART_MS
+    return before.stored_ms <= behind.stored_ms and is_alike and before.store_host == behind.store_host
 
 
 def _marks(content: memoryview) -> _Marks | None:

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final, Self
 from zlib import crc32
@@ -350,6 +351,8 @@ class _DerivedCheck:
             )
             more = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
             more["end_queue_offset"] = extra[-1][0] + 1
+            if span is None and self._is_no_queue(topic, queue_id):
+                path, more["cause"] = self._folder_to_move(topic, queue_id), Cause.NO_QUEUE
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
         elif span is None and self._is_at_rest and (lost := self._unwritten(topic, queue_id, first, room_end)):
             detail = f"{len(lost)} positions are empty before the last entry"
@@ -358,8 +361,14 @@ class _DerivedCheck:
             yield self._new(FindingKind.QUEUE_ENTRY_MISSING, detail, path or folder, messages=len(lost), **more)
         elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
-            more = {"topic": topic, "queue_id": queue_id}
+            more = {"topic": topic, "queue_id": queue_id, "cause": Cause.NO_QUEUE}
+            folder = self._folder_to_move(topic, queue_id)
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, folder, **more)
+
+    def _folder_to_move(self, topic: str, queue_id: int) -> str:
+        """Of what is no queue: with all of its topic, if there is none."""
+        is_topic = topic in (self._topics or ()) or any(known == topic for known, _ in self._spans)
+        return f"consumequeue/{topic}/{queue_id}" if is_topic else f"consumequeue/{topic}"
 
     def _due_name(self, topic: str, queue_id: int, entries: Sequence[tuple[int, int, int]]) -> Queue | None:
         """The one queue that all entries of another one lead to, each to its own place, and that has no files."""
@@ -452,11 +461,13 @@ class _DerivedCheck:
             odd = [entry.name for entry in queues if not is_queue_id(entry.name)]
             for name in (name for name in odd if not _is_passed_over(name)):
                 path = f"consumequeue/{topic.name}/{name}"
-                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, topic=topic.name)
+                more: dict[str, Any] = {"topic": topic.name, "cause": Cause.NO_QUEUE}
+                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, **more)
             if not queues and self._is_no_queue(topic.name, 0) and topic.name not in (self._topics or ()):
                 path = f"consumequeue/{topic.name}"
                 detail = "a folder of a topic that does not exist"
-                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path, topic=topic.name)
+                more = {"topic": topic.name, "cause": Cause.NO_QUEUE}
+                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path, **more)
 
     # Topics
 
@@ -483,13 +494,14 @@ class _DerivedCheck:
             .integer("timestamp", 0)
         )
         for topic, spans in sorted(by_topic.items()):
-            last = self._name(max(span.last_offset for span in spans))
             messages = sum(max(0, span.next_queue_offset - span.first_queue_offset) for span in spans)
             config = topics.get(topic)
             if config is None:
-                # A topic that was deleted has no queues, and the table was changed after its last message.
-                is_younger = last is not None and last.store_timestamp_ms > version_ms
-                if topic in held or is_younger:
+                # A topic that was deleted has no queues, and the table was changed after its last message: after all
+                # that came behind it as well, whatever time it had before the clock was set.
+                last_offset = max(span.last_offset for span in spans)
+                behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
+                if topic in held or min(behind, default=0) > version_ms:
                     detail = f"the log has {messages} messages of topic {topic}, and the table does not know it"
                     yield self._topic_finding(FindingKind.TOPIC_MISSING, topic, detail, messages)
                 continue
@@ -501,6 +513,17 @@ class _DerivedCheck:
                     span.next_queue_offset - span.first_queue_offset for span in spans if span.queue_id >= queues
                 )
                 yield self._topic_finding(FindingKind.TOPIC_DIFFERS, topic, detail, count)
+
+    @cached_property
+    def _last_times(self) -> dict[int, int]:
+        """When the last record of each queue was stored, and each behind all of these, by where it lies."""
+        last_offset = max((span.last_offset for span in self._spans.values()), default=self._store.facts.min_offset)
+        names = [(span.last_offset, self._name(span.last_offset)) for span in self._spans.values()]
+        times = {offset: name.store_timestamp_ms for offset, name in names if name is not None}
+        for piece in walk_log(self._store, last_offset, self._store.facts.end_offset, in_batches=False):
+            if isinstance(piece, LogPiece) and piece.kind is PieceKind.RECORD and piece.record is not None:
+                times[piece.start_offset] = piece.record.store_timestamp_ms
+        return times
 
     def _topic_finding(self, kind: FindingKind, topic: str, detail: str, messages: int) -> Finding:
         return self._new(kind, detail, f"config/{MetadataFile.TOPICS.value}", messages=messages, topic=topic)
@@ -627,8 +650,7 @@ class _DerivedCheck:
 
     def _impossible(self, checkpoint: StoreCheckpoint) -> list[str]:
         facts = self._store.facts
-        times = [name.store_timestamp_ms for span in self._spans.values() if (name := self._name(span.last_offset))]
-        times += [file.end_timestamp_ms for file in self._index]
+        times = [*self._last_times.values(), *(file.end_timestamp_ms for file in self._index)]
         newest_ms = max(times, default=0)
         last_offset = max((span.last_offset for span in self._spans.values()), default=0)
         is_newest_known = not any(last_offset < piece.end_offset for piece in self._damaged)

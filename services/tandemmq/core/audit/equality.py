@@ -67,6 +67,8 @@ class SeenReplica:
     """Digests of bytes that were kept aside, by path; of the last deep run."""
     homes: str = ""
     """Digest of the homes of message groups; empty: not known."""
+    named: str = ""
+    """The broker group that its table of topics named; empty: none."""
     told_by: int | None = None
     """The replica that remembers this, if it was no run."""
 
@@ -244,8 +246,9 @@ class _Bounds:
         if not is_seen or broker_id in rules.live or not rules.file_reserved_ms:
             return False
         # The oldest file that is left was begun when the one before was full: that one is about as old.
+        # Of a time to come nobody knows how long ago it was: the clock was set back since.
         begun_ms = _first_time_ms(store)
-        return begun_ms is not None and rules.now_ms - begun_ms < rules.file_reserved_ms
+        return begun_ms is not None and 0 <= rules.now_ms - begun_ms < rules.file_reserved_ms
 
     # The newest records
 

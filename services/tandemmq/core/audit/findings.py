@@ -110,6 +110,8 @@ class Cause(StrEnum):
     """A file is not there."""
     OTHER_NAME = "other-name"
     """A file or folder is there, under another name or in another folder than its own."""
+    NO_QUEUE = "no-queue"
+    """A folder of ConsumeQueue files that is none of a queue: no topic has it, and no message is in it."""
     QUEUE_OFFSET = "queue-offset"
     """The records of its queue say that a record has another's queue offset."""
     OTHER_RECORD = "other-record"
@@ -222,7 +224,8 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         Severity.DERIVED,
         "ConsumeQueue entries lead to no message of their queue",
         "consumers wait at them, or are given what is of another queue",
-        _REINDEX,
+        "of a folder that is no queue's: stop the broker, move it and the file consumequeue-ends out of the store, and "
+        f"start it; else {_REINDEX}",
     ),
     FindingKind.QUEUE_GAP: KindMeaning(
         Severity.LOSS,

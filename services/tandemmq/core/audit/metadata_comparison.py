@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
+from tandemmq.core.audit.replica_store import ReplicaFiles, is_of_others
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import (
     DataVersion,
@@ -39,7 +40,7 @@ from tandemmq.core.metadata.metadata_store import (
 from tandemmq.core.metadata.offset_tables import OFFSETS_MAX, ConsumerOffsetTable, DelayOffsetTable
 from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
 from tandemmq.core.routing.values import MASTER_ID
 
 MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
@@ -175,11 +176,12 @@ def older_than_seen(group: str, texts: Mapping[int, MetadataTexts], seen: Mappin
 def of_another_group(
     group: str, texts: Mapping[int, MetadataTexts], names: Mapping[int, str], told: Set[int | None]
 ) -> Iterator[Finding]:
-    """Tables of topics with the topic of another broker group, of replicas whose disk names this one: `names` has by
-    broker id the group that `replica.json` names. `told`: of whose table something is known already; None: of all."""
+    """Tables of topics with the topic of another broker group than that of the replica: `names` has by broker id the
+    one that is known of it, empty if none is. `told`: of whose table something is known already; None: of all."""
     for broker_id, own in texts.items():
         named = groups_named(own.get(MetadataFile.TOPICS) or "")
-        if named and group not in named and names.get(broker_id) == group and not told & {None, broker_id}:
+        due = names.get(broker_id)
+        if named and due and due not in named and not told & {None, broker_id}:
             yield Finding(
                 kind=FindingKind.METADATA_UNREADABLE,
                 group=group,
@@ -189,6 +191,19 @@ def of_another_group(
                 messages=0,
                 file=f"config/{MetadataFile.TOPICS.value}",
             )
+
+
+def is_foreign(group: str, text: str, files: ReplicaFiles) -> bool:
+    """Whether a table of topics names other broker groups alone, and knows no topic of which the replica has a
+    ConsumeQueue. Of groups with the same topics nothing tells that but what names the replica's. Raises
+    ReplicaUnreadable."""
+    named = groups_named(text)
+    if not named or group in named:
+        return False
+    found = files.list_folder("consumequeue")
+    names = (entry.name for entry in found if entry.is_folder and not is_of_others(entry.name))
+    queued = {name for name in names if name[0] != "%" and not is_system_topic(name, cluster="", broker_name=group)}
+    return bool(queued) and queued.isdisjoint(_topic_configs(text))
 
 
 def _set_back(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:

@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
-from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Severity, Verdict
+from tandemmq.core.audit.findings import KINDS, Cause, Finding, FindingKind, Severity, Verdict
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 
 
 class Refusal(StrEnum):
@@ -196,6 +197,8 @@ _REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_
 _OF_LOGS: Final = (Severity.LOSS, Severity.DAMAGE)
 _GAP_BYTES_MAX: Final = 64 << 10
 """Ranges so close to each other are copied as one, if nothing was found between: what lies there is equal then."""
+_FOLDERS_MAX: Final = 20
+"""Named in a step."""
 _RANGE_BYTES_MAX: Final = 64 << 20
 """Merged up to it: a broker holds a range in memory while it checks it. One finding is never cut: its range begins and
 ends with a record."""
@@ -248,7 +251,7 @@ def plan_repair(
 
 def _of_each(finding: Finding, broker_ids: Iterable[int]) -> Iterator[Finding]:
     """A small file that is wrong on all replicas alike is one finding, and each broker writes its own."""
-    if finding.files:
+    if finding.files and finding.cause is not Cause.NO_QUEUE:
         for file in finding.files:
             yield from _of_each(replace(finding, file=file, files=()), broker_ids)
         return
@@ -277,8 +280,9 @@ def _is_rewritten(finding: Finding) -> bool:
 
 
 def _is_erased(finding: Finding) -> bool:
-    """Entries behind the end of a queue that the broker has: it knows that end."""
-    is_extra = finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and finding.end_queue_offset is not None
+    """Entries behind the end of a queue that the broker has: it knows that end. What is no queue has none."""
+    is_extra = finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and finding.cause is not Cause.NO_QUEUE
+    is_extra = is_extra and finding.end_queue_offset is not None
     return is_extra and finding.broker_id is not None and bool(finding.positions)
 
 
@@ -436,17 +440,20 @@ def _queue_steps(findings: list[Finding], *, reason: str = _LEADS_NOWHERE) -> It
 
 def _manual_steps(findings: list[Finding]) -> Iterator[RepairStep]:
     """One step for all findings of a kind in a replica."""
-    grouped: dict[tuple[str, int | None, FindingKind, bool], list[Finding]] = {}
+    grouped: dict[tuple[str, int | None, FindingKind, bool, bool], list[Finding]] = {}
     for finding in findings:
         if not _is_copied(finding) and not _is_rewritten(finding):
-            is_undecided = finding.verdict is Verdict.UNDECIDED
-            grouped.setdefault((finding.group, finding.broker_id, finding.kind, is_undecided), []).append(finding)
-    for (group, broker_id, kind, is_undecided), own in grouped.items():
+            is_undecided, is_no_queue = finding.verdict is Verdict.UNDECIDED, finding.cause is Cause.NO_QUEUE
+            key = (finding.group, finding.broker_id, finding.kind, is_undecided, is_no_queue)
+            grouped.setdefault(key, []).append(finding)
+    for (group, broker_id, kind, is_undecided, is_no_queue), own in grouped.items():
         first = own[0]
         advice = (
             "nothing tells which replica is right: compare the messages with their senders or consumers, "
             "then copy by hand"
             if is_undecided
+            else _of_no_queues(own)
+            if is_no_queue
             else _advice(kind, first)
         )
         more = f" and {len(own) - 1} more" if len(own) > 1 else ""
@@ -462,6 +469,15 @@ def _manual_steps(findings: list[Finding]) -> Iterator[RepairStep]:
             topic=first.topic,
             queue_id=first.queue_id,
         )
+
+
+def _of_no_queues(findings: list[Finding]) -> str:
+    folders = sorted({file for own in findings for file in own.files or (own.file or "",)})
+    more = f" and {len(folders) - _FOLDERS_MAX} more" if len(folders) > _FOLDERS_MAX else ""
+    return (
+        f"stop the broker, move {', '.join(folders[:_FOLDERS_MAX])}{more} out of its store, and with it the file "
+        f"{QUEUE_ENDS_FILE}, which lists what should be there; start it"
+    )
 
 
 def _advice(kind: FindingKind, finding: Finding) -> str:

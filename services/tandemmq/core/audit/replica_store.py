@@ -53,6 +53,8 @@ class StoreEntry(NamedTuple):
         return self.size < 0
 
 
+STORE_MARKS: Final = ("commitlog", "consumequeue", "config", "index", "checkpoint", REPLICA_FILE, "abort")
+"""What a broker makes in the folder of its store: one that lost its log is a store all the same."""
 _QUEUE_IDS_MAX: Final = 1 << 31
 _BROKER_IDS_MAX: Final = 1 << 63
 

@@ -524,13 +524,24 @@ def _whose_history(
     known = {own: own in seen and seen[own][2] == facts[own].epochs for own in pair}
     if known[first] != known[second]:
         return (second, first, Verdict.STORED_DIGEST) if known[first] else (first, second, Verdict.STORED_DIGEST)
-    last = {own: facts[own].history.last_epoch for own in pair}
-    # A history only grows: the shorter one is an older copy.
-    if set(facts[first].epochs) < set(facts[second].epochs) or last[first] < last[second]:
-        return first, second, Verdict.EPOCHS
-    if set(facts[second].epochs) < set(facts[first].epochs) or last[second] < last[first]:
-        return second, first, Verdict.EPOCHS
-    return None, None, Verdict.UNDECIDED
+    older, newer = sorted(pair, key=lambda own: facts[own].history.last_epoch)
+    last, due = facts[newer].history.last_epoch, facts[older].history.last_epoch
+    if last == due:
+        return None, None, Verdict.UNDECIDED
+    # A history only grows: the shorter one is an older copy. Not so if nobody ever heard of the later epoch: whoever
+    # takes its first byte of another one writes down before that whom it follows.
+    if due <= _heard_epoch(facts) < last:
+        return newer, older, Verdict.EPOCHS
+    return older, newer, Verdict.EPOCHS
+
+
+def _heard_epoch(facts: Mapping[int, SideFacts]) -> int:
+    """The greatest epoch of which `replica.json` of any member tells; -1: there is none."""
+    epochs = [-1]
+    for own in facts.values():
+        epochs += [own.promised_epoch] if not own.record_problem else []
+        epochs += [epoch for each in own.remembered for epoch in (each.epoch, each.master_epoch)]
+    return max(epochs)
 
 
 def _first_contradiction(

@@ -16,7 +16,14 @@ from support.messages import outgoing_message
 from support.running_time import PATIENCE_S
 from support.stores import ManualClock, flush_all, new_store, with_options
 from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
-from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueOrder, QueueRepair, QueueRepaired
+from tandemmq.broker.audit.queue_repair import (
+    KeptEntries,
+    QueueMending,
+    QueueOrder,
+    QueueRepair,
+    QueueRepaired,
+    ReplicaRead,
+)
 from tandemmq.broker.audit.store_files import StoreFiles
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
@@ -313,10 +320,103 @@ async def test_a_damaged_record_comes_from_a_replica_or_is_told(tmp_path: Path, 
         assert await shelf.received("*") == wanted
         assert bytes(shelf.store.read_log(0, 1 << 20)) == shelf.log
         assert os.path.getsize(tmp_path / f"commitlog/{0:020d}") == 64 << 10
+        (kept,) = (tmp_path / "kept-repairs").glob("0*")
+        start, end = map(int, kept.name.split("-")[:2])
+        damaged = bytearray(shelf.log[start:end])
+        damaged[at - start] ^= 1
+        assert kept.read_bytes() == damaged
     else:
         del wanted[queue_id, place]
         assert await shelf.received("*") == wanted
         assert shelf.damaged.lost_count == 1
+
+
+def _damage_record(shelf: _Shelf, number: int) -> tuple[int, int, int]:
+    """A byte of a body in the log. Queue, place in it, and where the record begins."""
+    (queue_id, place), (body, _) = list(shelf.sent.items())[number]
+    at = shelf.log.index(body)
+    with (shelf.folder / f"commitlog/{0:020d}").open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([shelf.log[at] ^ 1]))
+    queue = shelf.store.consume_queue("topic", queue_id)
+    assert queue is not None
+    return queue_id, place, queue.entry(place).physical_offset
+
+
+async def _mend(shelf: _Shelf, place: tuple[int, int], read: ReplicaRead) -> DamagedEntries:
+    """Until nobody waits for a place any more."""
+    damaged = DamagedEntries()
+    mending = QueueMending(
+        damaged=damaged,
+        store=shelf.store,
+        repair=shelf.queue_repair(),
+        read_from_replica=read,
+        mended=lambda _: None,
+        failed=shelf.failures.append,
+        pause_s=0,
+    )
+    damaged.note("topic", *place, "it is damaged")
+    worker = asyncio.create_task(mending.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while damaged.has_some.is_set():
+            await asyncio.sleep(0.001)
+    worker.cancel()
+    await asyncio.wait({worker})
+    assert not shelf.failures
+    return damaged
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_nothing_is_put_back_into_a_log_that_was_cut_while_another_replica_was_asked(
+    tmp_path: Path, seed: int
+) -> None:
+    """As by a new master: what it wrote there is the only copy, or all replicas have it."""
+    shelf = _Shelf(tmp_path, seed)
+    shelf.restart()
+    queue_id, place, start = _damage_record(shelf, 200)
+    after: list[bytes] = []
+
+    async def read(wanted: LogRange) -> bytes:
+        if not after:
+            shelf.store.truncate(start - shelf.chance.randrange(2) * _size_before(shelf, start), reason="test")
+            for number in range(150):
+                body = b"new %d" % number + shelf.chance.randbytes(number % 7)
+                shelf.store.put(outgoing_message(queue_id=number % QUEUES, body=body))
+            flush_all(shelf.store)
+            after.append(bytes(shelf.store.read_log(0, 1 << 20)))
+        return shelf.log[wanted.start_offset : wanted.end_offset]
+
+    await _mend(shelf, (queue_id, place), read)
+    assert bytes(shelf.store.read_log(0, 1 << 20)) == after[0]
+
+
+def _size_before(shelf: _Shelf, offset: int) -> int:
+    """Of the record that ends there."""
+    entries = (queue.entry(place) for queue in shelf.store.queues for place in range(queue.max_offset))
+    return next(entry.size for entry in entries if entry.physical_end == offset)
+
+
+async def test_no_longer_record_of_another_replica_is_put_over_sound_ones(tmp_path: Path) -> None:
+    """Its log went another way, and nobody has noticed yet."""
+    shelf = _Shelf(tmp_path / "own", 1)
+    shelf.restart()
+    queue_id, place, start = _damage_record(shelf, 200)
+    before = bytes(shelf.store.read_log(0, 1 << 20))
+    other = new_store(PosixDisk(tmp_path / "other"), ManualClock(), OPTIONS)
+    other.load()
+    other.append_raw(0, shelf.log[:start])
+    while other.dispatch():
+        pass
+    other.put(outgoing_message(queue_id=queue_id, body=bytes(700)))
+    theirs = bytes(other.read_log(0, 1 << 20))
+    other.close()
+
+    async def read(wanted: LogRange) -> bytes:
+        return theirs[wanted.start_offset : wanted.end_offset]
+
+    damaged = await _mend(shelf, (queue_id, place), read)
+    assert damaged.lost_count == 1
+    assert bytes(shelf.store.read_log(0, 1 << 20)) == before
 
 
 async def test_bytes_behind_a_queues_end_become_zeros_and_come_back(tmp_path: Path) -> None:

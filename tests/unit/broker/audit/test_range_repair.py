@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -183,9 +185,36 @@ def test_a_source_that_gives_too_much_is_not_followed(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_beside_the_log_goes(parts: Parts) -> None:
     (parts.root / "repair.unfinished").write_bytes(b"half")
+    kept = parts.root / "kept-repairs"
+    kept.mkdir()
+    for name in ("topics.json-77", "topics.json-78.unfinished"):
+        (kept / name).write_bytes(b"half")
     parts.repair.remove_leftover()
     parts.repair.remove_leftover()
-    assert [path.name for path in parts.root.iterdir()] == ["commitlog"]
+    assert sorted(path.name for path in parts.root.iterdir()) == ["commitlog", "kept-repairs"]
+    assert [path.name for path in kept.iterdir()] == ["topics.json-77"]
+
+
+def test_a_disk_that_is_full_before_all_is_kept_changes_nothing_and_keeps_its_room(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bytes(parts.store.data)
+    write = os.write
+
+    def full(number: int, data: Any) -> int:
+        if "kept-repairs" in os.readlink(f"/proc/self/fd/{number}") and os.fstat(number).st_size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(number, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(parts.repair.run(parts.order))
+    assert parts.store.data == before
+    assert list((parts.root / "kept-repairs").iterdir()) == []
+    assert not (parts.root / "repair.unfinished").exists()
+    monkeypatch.undo()
+    asyncio.run(parts.repair.run(parts.order))
+    assert parts.store.durable == SOUND
 
 
 def test_a_caller_that_goes_away_waits_for_the_step_it_is_in() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep, plan_repair
 from tandemmq.core.replication.log_history import LogRange
 
@@ -192,3 +192,29 @@ def test_what_lies_between_is_copied_only_if_nothing_was_found_there(broker_id: 
     steps = plan(damaged(100, 300), replace(other, group="broker-b"), damaged(400, 500)).steps
     copies = [(own.start_offset, own.end_offset) for own in steps if own.action is RepairAction.COPY_RANGE]
     assert copies == [(100, 500)]
+
+
+def test_a_folder_that_is_no_queues_is_moved_by_hand_and_what_lies_behind_a_queue_is_not() -> None:
+    """A broker takes its entries for some: asked to erase them it refuses, and with it all of the plan."""
+    extra = damaged(
+        0,
+        0,
+        kind=FindingKind.QUEUE_ENTRY_EXTRA,
+        start_offset=None,
+        end_offset=None,
+        source_broker_id=None,
+        topic="orders",
+        queue_id=9,
+        queue_offset=0,
+        end_queue_offset=70,
+        messages=70,
+        file="consumequeue/orders/9",
+    )
+    stray = replace(extra, cause=Cause.NO_QUEUE)
+    other = replace(
+        stray, queue_id=None, queue_offset=None, file="consumequeue", files=("consumequeue/a/0", "consumequeue/b/0")
+    )
+    steps = plan_repair("run-1", "cluster", [extra, stray, other], digest_of, running={"broker-a": (0, 1)}).steps
+    assert [step.action for step in steps] == [RepairAction.REWRITE_QUEUE_ENTRIES, RepairAction.MANUAL]
+    assert "move consumequeue/a/0, consumequeue/b/0, consumequeue/orders/9 out of its store" in steps[1].reason
+    assert "consumequeue-ends" in steps[1].reason

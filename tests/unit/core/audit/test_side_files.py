@@ -78,6 +78,31 @@ def test_epochs_that_name_two_writers_of_equal_bytes(group: list[Path]) -> None:
     assert find(group, {1: [LogRange(0, 1 << 40)]}) == []
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_epoch_of_which_nobody_ever_heard_is_one_too_many(group: list[Path], victim: int) -> None:
+    """Who follows a master writes that down before it takes a byte of it."""
+    end = open_replica(group[0]).facts.end_offset
+    epochs = LogHistory.from_text((group[0] / EPOCH_FILE).read_text()).epochs
+    write_epochs(group[victim], *epochs, Epoch(5, end - 4_000))
+    (finding,) = find(group)
+    assert (finding.kind, finding.broker_id, finding.source_broker_id) == (FindingKind.EPOCHS_WRONG, victim, 1 - victim)
+    # A member that promised it had heard: then the shorter file is the older one.
+    for folder in group:
+        record = ReplicaRecord.from_json((folder / REPLICA_FILE).read_text())
+        (folder / REPLICA_FILE).write_text(replace(record, promised_epoch=5).to_json())
+        (finding,) = find(group)
+        assert (finding.broker_id, finding.source_broker_id) == (1 - victim, victim)
+        (folder / REPLICA_FILE).write_text(record.to_json())
+
+
+def test_an_epoch_too_many_between_others_is_one_that_nobody_knows_the_right_one_of(group: list[Path]) -> None:
+    end = open_replica(group[0]).facts.end_offset
+    epochs = LogHistory.from_text((group[0] / EPOCH_FILE).read_text()).epochs
+    write_epochs(group[1], *epochs[:2], Epoch(3, end // 2 - 2_000), *epochs[2:])
+    (finding,) = find(group)
+    assert (finding.broker_id, finding.verdict) == (None, Verdict.UNDECIDED)
+
+
 def test_logs_that_went_different_ways(group: list[Path]) -> None:
     logs = {broker_id: open_replica(folder, broker_id=broker_id).facts for broker_id, folder in enumerate(group)}
     write_epochs(group[0], Epoch(1, 0))
