@@ -84,7 +84,7 @@ def authority_in(folder: Path, *, name: str) -> CertificateAuthority:
         raise Refused(
             "the CA cannot be used",
             cause=str(error),
-            remedy="put the CA's two files back, or this machine's clock right, or remove the folder to have a new CA made",
+            remedy="put the CA's files back, or this machine's clock right, or remove the folder to have a new CA made",
         ) from error
 
 
