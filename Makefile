@@ -61,9 +61,10 @@ docs: ## the documents as a site with every link checked: build/site
 	@tools/bootstrap.sh docs
 	@build/docs-venv/bin/python tools/docs_site.py
 
-images: ## the images, built and looked into: ONLY="broker consistency" TAG=0.1.0 BASE=name@sha256:... PLAIN=1, LOAD=1 onto the test cluster
+images: ## the images, built and looked into: ONLY="broker consistency" TAG=0.1.0 BASE=name@sha256:... PLAIN=1, LOAD=1 onto the test cluster, RELEASE=1; RECORD_BASE=1 alone
 	@tools/bootstrap.sh uv
-	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
+	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(if $(PLAIN),--plain) $(if $(LOAD),--load) \
+		$(if $(RELEASE),--release) $(if $(RECORD_BASE),--record-base)
 
 wheels: setup ## wheels in build/wheels: a pure one, and a compiled one for each CPython of 3.11 to 3.13 that is in PATH
 	@tools/bootstrap.sh compiler

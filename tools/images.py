@@ -6,11 +6,15 @@
     python tools/images.py broker --plain                 # no C extensions of the busiest modules: builds faster
     python tools/images.py broker --twice                 # two times without cache: the same bytes?
     python tools/images.py --base python@sha256:…         # on this base: a tag moves, a digest does not
+    python tools/images.py --record-base                  # writes what the base's tag means now into the Dockerfile
+    python tools/images.py --release                      # refuses a base without a digest
     python tools/images.py --context                      # only lists the files that a builder would be given
 
-All images of a run stand on one base. A tag is looked up once, and what it means at this moment is built on by its
-digest, printed and written into the bills of materials: --base with that digest builds on the same again. Only a base
-that came from no registry, such as the test cluster's stand-in, has no digest to name; that is said.
+All images of a run stand on one base, which services/Dockerfile names. Once its digest is recorded there, a commit says
+what its images stand on, and a newer base is a change that is reviewed. Without one the tag is looked up once, and what
+it means at this moment is built on by its digest, printed and written into the bills of materials: --base with that
+digest builds on the same again. Only a base that came from no registry, such as the test cluster's stand-in, has no
+digest to name; that is said.
 
 Builds with docker when a daemon answers, else with buildah through $KUBE_SCRIPTS/bud.sh (default ../shared/kube), which
 needs neither daemon nor registry. Names are tandemmq/<service>:<tag>; buildah puts `localhost/` in front, which is the
@@ -47,7 +51,8 @@ REPORT: Final = ROOT / "build" / "images.json"
 SBOMS: Final = ROOT / "build" / "sbom"
 DOCKERFILE: Final = ROOT / "services" / "Dockerfile"
 CLIENT_DOCKERFILE: Final = ROOT / "tests" / "e2e" / "kubernetes" / "Dockerfile"
-BASE: Final = "docker.io/library/python:3.11-slim"
+_BASE_LINE: Final = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
+BASE: Final = _BASE_LINE.findall(DOCKERFILE.read_text(encoding="utf-8"))[0]
 KUBE_SCRIPTS: Final = Path(os.environ.get("KUBE_SCRIPTS", ROOT.parent / "shared" / "kube"))
 # 2020-01-01, as hatchling dates the files of a wheel.
 EPOCH_S: Final = "1577836800"
@@ -247,11 +252,13 @@ class Buildah:
             *("buildah", "--root", str(storage / "root"), "--runroot", str(storage / "run")),
             *("--storage-driver", "overlay"),
         ]
+        base = self.pinned(base)
         if not _output([*self._buildah, "images", "-q", "--filter", f"reference={base}"]):
             raise BuildFailed(f"{base} is not in the local storage; {scripts}/up.sh puts a stand-in there")
 
     def pinned(self, base: str) -> str:
-        return base  # The scripts bring it from no registry.
+        # What stands in for the recorded one came from no registry. Another digest than that was meant.
+        return base.partition("@")[0] if base == BASE else base
 
     def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
         reference = f"localhost/{image.repository}:{tag}"
@@ -289,6 +296,8 @@ def main() -> int:
     parser.add_argument("--load", action="store_true", help="put the images on every node of the local test cluster")
     parser.add_argument("--twice", action="store_true", help="build two times without cache and compare the layers")
     parser.add_argument("--base", default=BASE, help="image to build on, best with its digest; default: %(default)s")
+    parser.add_argument("--record-base", action="store_true", help="write what the base's tag means now, and stop")
+    parser.add_argument("--release", action="store_true", help="refuse a base that is not known by its digest")
     parser.add_argument("--context", action="store_true", help="list the files that a builder is given, and stop")
     arguments = parser.parse_args()
     if arguments.context:
@@ -298,9 +307,17 @@ def main() -> int:
     if unknown:
         parser.error(f"no such image: {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
     try:
+        if arguments.record_base:
+            print(f"images: {DOCKERFILE.relative_to(ROOT)} has {recorded_base(DOCKERFILE)} now; commit that")
+            return 0
         _check_context()
         builder = _builder(arguments.base)
         base = builder.pinned(arguments.base)
+        if "@sha256:" not in base and arguments.release:
+            raise BuildFailed(
+                f"{base} has no digest, and a release says what it stands on: `make images RECORD_BASE=1` where "
+                "docker reaches a registry, and commit that"
+            )
         if "@sha256:" not in base:
             print(f"images: {base} is a tag without a registry's digest: nobody else can build on the same", flush=True)
         elif base != arguments.base:
@@ -315,6 +332,18 @@ def main() -> int:
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(rows, indent=2) + "\n")
     return 0 if all(row["holds"] for row in rows) else 1
+
+
+def recorded_base(dockerfile: Path) -> str:
+    """Writes the digest that the tag of the Dockerfile's base has in its registry now. Raises BuildFailed."""
+    text = dockerfile.read_text(encoding="utf-8")
+    tag = _BASE_LINE.findall(text)[0].partition("@")[0]
+    _run(["docker", "pull", tag], tag)
+    _, _, digest = Docker().pinned(tag).partition("@")
+    if not digest:
+        raise BuildFailed(f"docker knows {tag} by no registry's digest")
+    dockerfile.write_text(_BASE_LINE.sub(f"ARG BASE={tag}@{digest}", text), encoding="utf-8")
+    return f"{tag}@{digest}"
 
 
 def context_files(root: Path) -> list[Path]:
@@ -362,7 +391,7 @@ def _check_context() -> None:
 
 
 def made(
-    builder: Builder, image: Image, tag: str, *, base: str = BASE, twice: bool = False, load: bool = False
+    builder: Builder, image: Image, tag: str, *, base: str, twice: bool = False, load: bool = False
 ) -> list[dict[str, object]]:
     """Builds, checks and measures one image; the rows of its report. Raises BuildFailed."""
     started = time.monotonic()

@@ -87,7 +87,8 @@ def _look_at(wheel: Path, python: str, *, wanted: str) -> dict[str, object]:
     place = SCRATCH / f"look-{wheel.stem}"
     _run(UV, "venv", "--quiet", "--python", python, place)
     _run(UV, "pip", "install", "--quiet", "--python", place / "bin" / "python", f"{wheel}[broker]")
-    done = subprocess.run([place / "bin" / "python", "-c", _LOOK], capture_output=True, text=True, check=False)
+    # Isolated: what PYTHONPATH names would be looked at instead.
+    done = subprocess.run([place / "bin" / "python", "-I", "-c", _LOOK], capture_output=True, text=True, check=False)
     if done.returncode or done.stdout.split()[-1:] != [wanted]:
         raise SystemExit(f"{wheel.name}: {wanted} was wanted\n{done.stdout}{done.stderr}")
     megabytes = round(wheel.stat().st_size / 1e6, 1)

@@ -34,6 +34,13 @@ def test_settings_of_units_are_known_and_fit_together(example: Path) -> None:
     load_settings(_model(example.stem), config_file=example, environ={})
 
 
+@pytest.mark.parametrize("example", [path for path in _EXAMPLES if "broker" in path.stem], ids=lambda path: path.stem)
+def test_a_new_group_begins_with_what_is_there(example: Path) -> None:
+    """As in all presets and in the compose file: who consumes what he has just sent gets it."""
+    settings = load_settings(BrokerSettings, config_file=example, environ={})
+    assert settings.consume_from_earliest
+
+
 def _services() -> dict[str, Any]:
     composed = yaml.safe_load((_DEPLOY / "compose" / "compose.yaml").read_text())
     services: dict[str, Any] = composed["services"]
@@ -53,6 +60,7 @@ def test_settings_of_the_compose_file_are_known_and_fit_together(name: str) -> N
         _, outside, inside = published.split(":")
         assert int(inside) == settings.external_listen_port
         assert int(outside) == settings.external_advertised_port
+        assert settings.consume_from_earliest
         assert settings.broker_ip1 == name, "the name that other containers reach it by"
 
 
@@ -94,3 +102,11 @@ def test_nobody_else_on_the_machine_reads_what_a_unit_stores(unit: Path) -> None
     lines = unit.read_text().splitlines()
     assert "UMask=0027" in lines
     assert "StateDirectoryMode=0750" in lines
+
+
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
+def test_a_unit_has_no_more_of_the_machine_than_it_needs(unit: Path) -> None:
+    lines = unit.read_text().splitlines()
+    assert {"CapabilityBoundingSet=", "PrivateDevices=yes", "RestrictNamespaces=yes"} <= set(lines)
+    # A call beyond @system-service ended a broker that was tried with it.
+    assert not any(line.startswith("SystemCallFilter=") for line in lines)

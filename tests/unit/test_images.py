@@ -161,6 +161,35 @@ def test_a_base_is_built_on_by_the_digest_that_its_tag_has_now(
     assert IMAGES_TOOL["Docker"]().pinned(base) == pinned
 
 
+def test_the_digest_of_a_base_is_recorded_beside_its_tag_and_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker, dockerfile = tmp_path / "docker", tmp_path / "Dockerfile"
+    docker.write_text(f'#!/bin/sh\n[ "$1" = pull ] || echo python@{_DIGEST}\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    before = IMAGES_TOOL["DOCKERFILE"].read_text()
+    tag = IMAGES_TOOL["BASE"].partition("@")[0]
+    for recorded in (tag, f"{tag}@sha256:{'b' * 64}"):
+        dockerfile.write_text(before.replace(f"ARG BASE={IMAGES_TOOL['BASE']}\n", f"ARG BASE={recorded}\n"))
+        assert IMAGES_TOOL["recorded_base"](dockerfile) == f"{tag}@{_DIGEST}"
+        assert dockerfile.read_text().count("ARG BASE=") == 1
+        assert f"\nARG BASE={tag}@{_DIGEST}\nFROM ${{BASE}} AS base\n" in dockerfile.read_text()
+    docker.write_text("#!/bin/sh\n")
+    with pytest.raises(IMAGES_TOOL["BuildFailed"], match="no registry's digest"):
+        IMAGES_TOOL["recorded_base"](dockerfile)
+
+
+def test_a_release_stands_on_no_base_without_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\nexit 0\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    done = run_program([sys.executable, str(ROOT / "tools" / "images.py"), "broker", "--release", "--base", "local:1"])
+    assert done.returncode == 1
+    assert "local:1 has no digest, and a release says what it stands on" in done.stderr
+
+
 @pytest.mark.parametrize("package", ["lz4._version", "xxhash._xxhash", "zstandard.backend_c"])
 def test_a_stripped_extension_is_smaller_and_loads(package: str, tmp_path: Path) -> None:
     spec = importlib.util.find_spec(package)

@@ -4,8 +4,9 @@ Of the last hour every five seconds, of the hours before every two minutes: ther
 minutes, since what is looked for a night later is a peak.
 
 Brokers tell counters and histograms since their start; here they become rates and quantiles. What is not known, while a
-broker did not answer or over its restart, is NaN: a plot has a gap there. One broker with one slave takes about 200 KB.
-Of topics and consumer groups see `UsageHistory`.
+broker did not answer or over its restart, is NaN: a plot has a gap there. Where the wall clock is set back, what was
+kept before moves back with it: times grow. One broker with one slave takes about 200 KB. Of topics and consumer groups
+see `UsageHistory`.
 """
 
 from __future__ import annotations
@@ -170,6 +171,9 @@ class _Columns:
             for name in [name for name, column in self.columns.items() if all(value != value for value in column)]:
                 del self.columns[name]
 
+    def move_back(self, by_ms: float) -> None:
+        self.times_ms = array("d", (at_ms - by_ms for at_ms in self.times_ms))
+
 
 class _Track:
     """One broker, topic or group: `fine` as it is sampled, `coarse` the highest of each two minutes."""
@@ -188,8 +192,13 @@ class _Track:
         return self.fine.columns
 
     def add(self, at_wall_ms: int, values: Mapping[str, float]) -> None:
+        if self.fine.times_ms and self.fine.times_ms[-1] >= at_wall_ms:
+            set_back_ms = self.fine.times_ms[-1] - at_wall_ms + 1
+            self.fine.move_back(set_back_ms)
+            self._coarse.move_back(set_back_ms)
+            self._began_ms -= set_back_ms
         self.fine.add(at_wall_ms, values)
-        if at_wall_ms - self._began_ms >= _COARSE_MS or at_wall_ms < self._began_ms:
+        if at_wall_ms - self._began_ms >= _COARSE_MS:
             if self._began_ms:
                 self._coarse.add(round(self._began_ms), self._highest)
             self._began_ms, self._highest = at_wall_ms, {}

@@ -387,6 +387,8 @@ def _names(leaf: x509.Certificate) -> x509.SubjectAlternativeName | None:
 
 CA_KEY_FILE: Final = "ca.key"
 _CLOCKS_DIFFER: Final = timedelta(minutes=5)
+_CLOCK_WAS_AHEAD: Final = timedelta(days=1)
+"""A machine that takes local time for UTC until NTP sets its clock back: what it made meanwhile counts at once."""
 _COMMON_NAME_MAX: Final = 64
 
 
@@ -513,7 +515,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_before(now - max(_CLOCKS_DIFFER, min(_CLOCK_WAS_AHEAD, timedelta(days=days) / 10)))
         .not_valid_after(now + timedelta(days=days))
     )
 

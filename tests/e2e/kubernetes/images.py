@@ -54,7 +54,8 @@ def build_images(cluster: Cluster, *, with_consistency: bool = False, compiled: 
     for name, (image, tag) in wanted.items():
         if name not in known:
             # As `make images` does, with what it looks for inside: an image that it refuses fails here as well.
-            made(Buildah(KUBE_SCRIPTS, BASE), image, tag, load=True)
+            builder = Buildah(KUBE_SCRIPTS, BASE)
+            made(builder, image, tag, base=builder.pinned(BASE), load=True)
     _STAMP.parent.mkdir(exist_ok=True)
     _STAMP.write_text(json.dumps({"images": sorted(wanted)}, indent=2) + "\n")
     return images

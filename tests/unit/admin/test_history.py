@@ -153,6 +153,28 @@ def test_a_day_is_kept_by_its_peaks_and_the_last_hour_whole() -> None:
     assert day.newest == fine.newest
 
 
+@pytest.mark.parametrize("step_ms", [1, 4_000, 7_200_000, 100 * 86_400_000])
+def test_a_clock_that_is_set_back_takes_what_was_kept_with_it(step_ms: int) -> None:
+    """Plots and forecasts go by times that grow."""
+    history = ClusterHistory()
+    usage = UsageHistory()
+    for number in range(2_000):
+        at_ms = 1_000_000 + number * 5_000
+        wall_ms = 1_700_000_000_000 + at_ms - (step_ms if number >= 1_500 else 0)
+        state = _cluster(master(slaves=(_slave(3_000_000 - number * 1_000),)))
+        observe(history, state, first_wall_ms=wall_ms, first_ms=at_ms)
+        usage.observe_groups({"g": (number, 0)}, at_wall_ms=wall_ms)
+        if number >= 1_499:
+            for samples in (history.lag(_MASTER, "1"), usage.lag("g")):
+                day = samples.since(wall_ms - 86_400_000)
+                assert list(day.times_ms) == sorted(set(day.times_ms))
+                assert day.times_ms[-1] == wall_ms
+            assert len(history.lag(_MASTER, "1").since(wall_ms - 60_000).times_ms) in (12, 13)
+            assert history.catch_up_seconds(_MASTER, _slave(200_000)) == pytest.approx(1_000, rel=0.1)
+    # The peak of the first two minutes.
+    assert usage.lag("g").since(wall_ms - 86_400_000).values[0] < 24
+
+
 def test_rates_of_topics_have_gaps_where_nobody_knows_and_after_a_topic_was_made_anew() -> None:
     usage = UsageHistory()
     for number, stored in enumerate((100, 400, -1, 700, 50, 200)):

@@ -47,7 +47,7 @@ def _self_signed(certificates: TestCertificates) -> Path:
 
 
 def _not_yet(certificates: TestCertificates) -> Path:
-    return certificates.issue(broker(), folder="early", at=now() + timedelta(days=1))
+    return certificates.issue(broker(), folder="early", at=now() + timedelta(days=2))
 
 
 def _other_key(certificates: TestCertificates) -> Path:

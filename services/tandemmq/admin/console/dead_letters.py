@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
-from urllib.parse import quote
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import StreamingResponse
-from pydantic import TypeAdapter
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.console.answers import Name, PageNumber, Pages, form_of
@@ -22,7 +17,8 @@ from tandemmq.admin.console.frame import (
     address,
     dead_letters_address,
 )
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX, PREVIEW_BYTES
+from tandemmq.admin.console.messages import download_of
+from tandemmq.admin.operations.bodies import PREVIEW_BYTES
 from tandemmq.admin.operations.operations import Operations, refuse_unknown_group
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import DEAD_LETTER, dead_letter_topic
@@ -30,7 +26,6 @@ from tandemmq.admin.operations.values import (
     DeadLetterResult,
     MessagePage,
     MessageQuery,
-    MessageSummary,
     PageRequest,
 )
 
@@ -61,9 +56,6 @@ _PAGE_SIZE: Final = 50
 # A broker takes so many at once.
 _RESENT_MAX: Final = 100
 _CODES_MAX: Final = 1_000
-# Of bodies of up to a megabyte.
-_DOWNLOADED_AT_ONCE: Final = 20
-_LETTER_JSON: Final = TypeAdapter(MessageSummary)
 _LETTER: Final = re.compile(r"(.{1,255})/(\d{1,18})")
 
 Token = Annotated[str, Query(max_length=2_048)]
@@ -90,36 +82,10 @@ def _add_lists(app: FastAPI, pages: Pages) -> None:
     @app.get("/dead-letters/{group}/download", include_in_schema=False)
     async def download(request: Request, group: str) -> Response:
         operations = pages.operations(request)
-        query = MessageQuery(dead_letter_topic(group), limit=_DOWNLOADED_AT_ONCE, body_bytes=PAGE_BODY_BYTES_MAX)
-        # What is wrong with the question shows before the answer begins.
-        first = await operations.search(query)
+        answer, first = await download_of(operations, MessageQuery(dead_letter_topic(group)), f"dead-letters-{group}")
         if not (first.messages or first.unseen):
             await refuse_unknown_group(operations, group)
-        name = quote(f"dead-letters-{group}.ndjson", safe="")
-        headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}", "cache-control": "no-store"}
-        return StreamingResponse(_lines(operations, query, first), media_type="application/x-ndjson", headers=headers)
-
-
-async def _lines(operations: Operations, query: MessageQuery, page: MessagePage) -> AsyncIterator[bytes]:
-    """A line of JSON each letter, whole, the newest first; the last line says what is missing, if anything is."""
-    missing = {each.subject: each.reason for each in page.unseen}
-    try:
-        while True:
-            for letter in page.messages:
-                if len(letter.body) < PAGE_BODY_BYTES_MAX:
-                    yield _LETTER_JSON.dump_json(letter) + b"\n"
-                    continue
-                place = letter.broker_name, letter.topic, letter.queue_id, letter.queue_offset
-                detail = await operations.message_at(*place, body_bytes=BODY_BYTES_MAX)
-                yield _LETTER_JSON.dump_json(replace(letter, body=detail.message.body)) + b"\n"
-            if not page.next_page_token:
-                break
-            page = await operations.search(replace(query, page_token=page.next_page_token))
-            missing |= {each.subject: each.reason for each in page.unseen}
-    except OperationFailed as failure:
-        missing["the rest"] = "; ".join(filter(None, (failure.problem, failure.cause)))
-    if missing:
-        yield json.dumps({"missing": missing}, ensure_ascii=False).encode() + b"\n"
+        return answer
 
 
 def _add_resending(app: FastAPI, pages: Pages) -> None:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import DelayedState
 from tandemmq.admin.console.answers import Form, Name, Pages, attempt, form_of
 from tandemmq.admin.console.frame import (
     Flash,
+    address,
     message_address,
     messages_address,
     place_address,
     topic_address,
 )
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, PREVIEW_BYTES, BodyForm, BodyView, body_view
+from tandemmq.admin.operations.bodies import (
+    BODY_BYTES_MAX,
+    HEX_BYTES_MAX,
+    PAGE_BODY_BYTES_MAX,
+    PREVIEW_BYTES,
+    BodyForm,
+    BodyView,
+    body_view,
+)
 from tandemmq.admin.operations.messages import message_again
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed, each_once
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -312,15 +325,23 @@ def read_search(typed: Mapping[str, str], *, page_token: str = "", now_ms: int) 
 
 
 def next_address(search: MessageSearch, next_page_token: str) -> str:
-    """The page behind this one. Moments are written out: `10m ago` would be another moment there."""
+    """The page behind this one."""
+    return messages_address(**_asked(search), page_token=next_page_token) if search.query and next_page_token else ""
+
+
+def download_address(search: MessageSearch) -> str:
+    """All that is found, as lines; empty without a search."""
+    return address("/messages/download", **_asked(search)) if search.query else ""
+
+
+def _asked(search: MessageSearch) -> dict[str, str]:
+    """The fields, with moments written out: `10m ago` would be another moment on the next page."""
     query = search.query
-    if query is None or not next_page_token:
-        return ""
-    fields = dict(search.typed) | {
+    assert query is not None
+    return dict(search.typed) | {
         "from": str(query.start_ms) if query.start_ms >= 0 else "",
         "to": str(query.end_ms) if query.end_ms >= 0 else "",
     }
-    return messages_address(**fields, page_token=next_page_token)
 
 
 def _moment(fields: Mapping[str, str], name: str, errors: dict[str, str], now_ms: int) -> int:
@@ -452,6 +473,10 @@ _SUGGESTED: Final = 5
 # Of more topics than that a browser's list is no help.
 _PICKED_MAX: Final = 200
 _DOWNLOAD_BYTES: Final = 4 << 20
+# Of bodies of up to a megabyte.
+_DOWNLOADED_AT_ONCE: Final = 20
+_DOWNLOADED_MAX: Final = 10_000
+_MESSAGE_JSON: Final = TypeAdapter(MessageSummary)
 _NOTHING: Final = MessagePage((), "", 0)
 
 Key = Annotated[str, Query(max_length=512)]
@@ -481,6 +506,59 @@ def _add_search(app: FastAPI, pages: Pages) -> None:
                 suggestions = await _topic_names(operations, search.query.topic, count=_SUGGESTED)
         topics = await _topic_names(operations)
         return _search_page(pages, request, search, page, failure=failure, suggestions=suggestions, topics=topics)
+
+    @app.get("/messages/download", include_in_schema=False)
+    async def download(request: Request) -> Response:
+        typed = {name: request.query_params.get(name, "")[:512] for name in FIELDS}
+        search = read_search(typed, now_ms=pages.clock.wall_ms())
+        if search.query is None:
+            return pages.go_to(messages_address(**search.typed))
+        answer, _ = await download_of(
+            pages.operations(request), search.query, f"messages-{search.query.topic}", most=_DOWNLOADED_MAX
+        )
+        return answer
+
+
+async def download_of(
+    operations: Operations, query: MessageQuery, name: str, *, most: int = 0
+) -> tuple[Response, MessagePage]:
+    """What is found as lines of JSON, in a file of that name, and the first page of it; `most`: 0 is all.
+
+    OperationFailed when the question is wrong, before the answer begins.
+    """
+    query = replace(query, limit=_DOWNLOADED_AT_ONCE, body_bytes=PAGE_BODY_BYTES_MAX)
+    first = await operations.search(query)
+    file_name = quote(f"{name}.ndjson", safe="")
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{file_name}", "cache-control": "no-store"}
+    lines = _lines(operations, query, first, most=most)
+    return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers), first
+
+
+async def _lines(operations: Operations, query: MessageQuery, page: MessagePage, *, most: int) -> AsyncIterator[bytes]:
+    """A line of JSON each message, whole, in the query's order; the last line says what is missing, if anything is."""
+    missing = {each.subject: each.reason for each in page.unseen}
+    count = 0
+    try:
+        while True:
+            for message in page.messages:
+                count += 1
+                if len(message.body) < PAGE_BODY_BYTES_MAX:
+                    yield _MESSAGE_JSON.dump_json(message) + b"\n"
+                    continue
+                place = message.broker_name, message.topic, message.queue_id, message.queue_offset
+                detail = await operations.message_at(*place, body_bytes=BODY_BYTES_MAX)
+                yield _MESSAGE_JSON.dump_json(replace(message, body=detail.message.body)) + b"\n"
+            if not page.next_page_token:
+                break
+            if 0 < most <= count:
+                missing["the rest"] = f"a download ends after {count:,} messages; name a later or an earlier time"
+                break
+            page = await operations.search(replace(query, page_token=page.next_page_token))
+            missing |= {each.subject: each.reason for each in page.unseen}
+    except OperationFailed as failure:
+        missing["the rest"] = "; ".join(filter(None, (failure.problem, failure.cause)))
+    if missing:
+        yield json.dumps({"missing": missing}, ensure_ascii=False).encode() + b"\n"
 
 
 def _add_tail(app: FastAPI, pages: Pages) -> None:
@@ -664,6 +742,7 @@ def _search_page(
         searched=bool(message_id) or search.query is not None,
         page=page,
         next=next_address(search, page.next_page_token),
+        download=download_address(search),
         failure=failure,
         suggestions=suggestions,
         topics=topics,

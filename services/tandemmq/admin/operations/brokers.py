@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
 from tandemmq.admin.cluster_state import BrokerState, FailoverState
@@ -116,14 +118,11 @@ class BrokerOperations:
         limit = max(1, min(limit, _EVENTS_MAX))
         brokers, silent = self._members.answering()
         answers = await self._questions.brokers(brokers, lambda planes: planes.operations.events(limit=limit))
-        lines = [
-            as_value(EventLine, event, source=answer.subject)
+        lines = newest_first(
+            [as_value(EventLine, event, source=answer.subject) for event in reversed(answer.value.events)]
             for answer in answers
             if answer.value is not None
-            for event in reversed(answer.value.events)
-        ]
-        # Stable: events of one millisecond stay in their broker's order.
-        lines.sort(key=lambda line: -line.time_ms)
+        )
         return lines[:limit], [*silent, *unseen_of(answers)]
 
     async def resend_dead_letters(
@@ -165,6 +164,19 @@ class BrokerOperations:
             [master], lambda planes: planes.operations.resend_dead_letters(request)
         )
         return answer
+
+
+def newest_first(sources: Iterable[Sequence[EventLine]]) -> list[EventLine]:
+    """Lines of several sources together, each source's newest first and in its own order.
+
+    By time, but what a source told later is never behind what it told earlier: a clock that was set back would hide it
+    for as long as it was ahead.
+    """
+    placed: list[tuple[int, EventLine]] = []
+    for lines in sources:
+        times_ms = accumulate((line.time_ms for line in lines), min)
+        placed += zip(times_ms, lines, strict=True)
+    return [line for _, line in sorted(placed, key=itemgetter(0), reverse=True)]
 
 
 def _loss(master: BrokerState, waits: replica_pb.AcceptLossResponse, *, dry_run: bool) -> AcceptedLoss:

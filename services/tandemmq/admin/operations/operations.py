@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.access import AccessOperations
-from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations
+from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations, newest_first
 from tandemmq.admin.operations.groups import GroupOperations, topics_together
 from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
@@ -394,8 +394,7 @@ class _ActingOperations:
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         """`Operations`', and what operators did here."""
         lines, unseen = await self._operations.events(limit=limit)
-        merged = sorted((*lines, *self._audit_log.lines(limit=limit)), key=lambda line: -line.time_ms)
-        return tuple(merged[:limit]), unseen
+        return tuple(newest_first((lines, self._audit_log.lines(limit=limit)))[:limit]), unseen
 
     async def _changing(
         self, name: str, method: Callable[..., Awaitable[ResultT]], *arguments: Any, **options: Any

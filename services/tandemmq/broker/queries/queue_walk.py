@@ -403,6 +403,7 @@ class QueueSearch:
 
 # Looks for messages by a key, in the IndexFiles.
 
+_NO_END_MS: Final = (1 << 63) - 1
 _KEY_SLICE_STEPS: Final = 512
 _SLICE_MS: Final = 2
 """One turn of the event loop: so many entries of a chain, or so long where their pages are cold."""
@@ -426,7 +427,8 @@ class KeySearch:
         self._key = criteria.key
         self._clock = clock
         self._begin_ms = max(criteria.start_ms or 0, earliest_store_ms(criteria.key))
-        self._end_ms = criteria.end_ms if criteria.end_ms is not None else clock.wall_ms() + _CLOCK_SLACK_MS
+        # A clock that was set back is behind the newest store times, however far.
+        self._end_ms = criteria.end_ms if criteria.end_ms is not None else _NO_END_MS
         self._page = FoundPage(records, wanted, clock=clock)
         self._walk = store.index_walk(wanted.topic, criteria.key, begin_ms=self._begin_ms, end_ms=self._end_ms)
 

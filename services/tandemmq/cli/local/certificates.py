@@ -71,7 +71,11 @@ def checked(identity: Identity) -> Identity:
 def authority_in(folder: Path, *, name: str) -> CertificateAuthority:
     """The CA in a folder, made if there is none. CommandError when what is there cannot be used."""
     try:
-        return CertificateAuthority.load(folder)
+        found = CertificateAuthority.load(folder)
+        begins = found.certificate.not_valid_before_utc
+        if _now() < begins:
+            raise CertificateUnusable(f"{folder}: not valid before {begins.isoformat()}, by this machine's clock")
+        return found
     except FileNotFoundError:
         made = CertificateAuthority.new(name, now=_now(), days=AUTHORITY_DAYS)
         made.save(folder)
@@ -80,7 +84,7 @@ def authority_in(folder: Path, *, name: str) -> CertificateAuthority:
         raise Refused(
             "the CA cannot be used",
             cause=str(error),
-            remedy="put the CA's two files back, or remove the folder to have a new CA made",
+            remedy="put the CA's files back, or this machine's clock right, or remove the folder to have a new CA made",
         ) from error
 
 

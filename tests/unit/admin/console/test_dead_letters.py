@@ -12,7 +12,7 @@ import pytest
 from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
-from tandemmq.admin.console import dead_letters
+from tandemmq.admin.console import messages
 from tandemmq.admin.console.dead_letters import add_dead_letter_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import DeadLetterResult, MessagePage, MessageQuery, Unseen
@@ -72,7 +72,7 @@ async def test_all_letters_are_downloaded_whole_a_line_each() -> None:
 
 
 async def test_a_download_that_breaks_off_says_so_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "_DOWNLOADED_AT_ONCE", 1)
+    monkeypatch.setattr(messages, "_DOWNLOADED_AT_ONCE", 1)
     operations = FakeOperations()
     search, asked = operations.search, []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
 from tandemmq.admin.audit_log import Role
 from tandemmq.admin.cluster_state import ClusterState, DelayedState
+from tandemmq.admin.console import messages
 from tandemmq.admin.console.messages import add_message_pages
 from tandemmq.admin.console.settings import add_settings_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -50,6 +53,40 @@ async def test_search_by_key_tag_and_time() -> None:
         assert "2 messages this is all" in page.text
         page = await console.get("/messages?topic=orders&key=none")
     assert "No message matches" in page.text
+
+
+async def test_what_is_found_can_be_downloaded_whole_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/messages?topic=orders&tag=paid&from=10m&to=5m")
+        (link,) = (each for each in page.links() if "/download" in each)
+        # Moments are written out: the file has what the page has.
+        assert f"from={NOW_MS - 600_000}&to={NOW_MS - 300_000}" in link
+        found = await console.answer(link)
+        assert found.headers["content-disposition"] == "attachment; filename*=UTF-8''messages-orders.ndjson"
+        assert [json.loads(line)["tag"] for line in found.text.splitlines()] == ["paid", "paid"]
+        oldest = await console.answer("/messages/download?topic=orders&order=oldest")
+        lines = [json.loads(line) for line in oldest.text.splitlines()]
+        assert [one["store_ms"] for one in lines] == sorted(one["store_ms"] for one in lines)
+        assert len(lines) == 32
+        whole = [one for one in lines if len(base64.b64decode(one["body_base64"])) == one["body_size"]]
+        # Of the other one the size is that of the body as it is stored, packed.
+        assert len(whole) == 31
+        monkeypatch.setattr(messages, "_DOWNLOADED_AT_ONCE", 5)
+        monkeypatch.setattr(messages, "_DOWNLOADED_MAX", 10)
+        *some, last = (await console.answer("/messages/download?topic=orders")).text.splitlines()
+        assert len(some) == 10
+        assert "a download ends after 10 messages" in json.loads(last)["missing"]["the rest"]
+        assert (await console.answer("/messages/download?topic=orders&key=none")).text == ""
+
+
+async def test_a_download_of_a_wrong_question_says_what_is_wrong() -> None:
+    async with _console() as console:
+        assert "there is no topic other" in (await console.get("/messages/download?topic=other", status=404)).text
+        wrong = await console.answer("/messages/download?topic=orders&from=yesterday")
+        assert (wrong.status_code, wrong.headers["location"]) == (303, "/messages?topic=orders&from=yesterday")
+        page = await console.get("/messages")
+    assert not [each for each in page.links() if "/download" in each]
 
 
 async def test_search_from_an_offset() -> None:

@@ -10,8 +10,9 @@ import pytest
 from support.cluster_states import master, slave
 from support.fake_brokers import FakeQuestions
 from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.brokers import BrokerOperations
+from tandemmq.admin.operations.brokers import BrokerOperations, newest_first
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.admin.operations.values import EventLine
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
 _AWAY = pb.RememberedReplica(broker_id=1, disk_id="d1", end_offset=4_096)
@@ -93,3 +94,31 @@ async def test_a_dead_letter_at_no_offset_is_refused(offset: int) -> None:
             "g", "broker-a", [offset], dry_run=True
         )
     assert refused.value.kind is FailureKind.INVALID
+
+
+def _lines(source: str, *times_ms: int) -> list[EventLine]:
+    """In the order in which they were told, the newest first."""
+    return [EventLine(time_ms, source, "info", "told", {}) for time_ms in times_ms]
+
+
+def test_events_of_all_sources_by_time() -> None:
+    found = newest_first([_lines("a:0", 50, 30, 30, 10), [], _lines("b:0", 40, 30)])
+    assert [(line.source, line.time_ms) for line in found] == [
+        ("a:0", 50),
+        ("b:0", 40),
+        ("a:0", 30),
+        ("a:0", 30),
+        ("b:0", 30),
+        ("a:0", 10),
+    ]
+
+
+def test_a_clock_that_was_set_back_hides_no_event() -> None:
+    """Two hours back: what came since is the newest, of this source and beside others."""
+    hour = 3_600_000
+    set_back = _lines("a:0", 8 * hour + 2, 8 * hour + 1, 10 * hour, 9 * hour)
+    found = newest_first([set_back, _lines("b:0", 8 * hour + 3, 7 * hour)])
+    assert found[0].source == "b:0"
+    assert found[1:5] == set_back
+    # As the console does it, with what operators did beside.
+    assert newest_first([found, _lines("admin", 8 * hour + 4)])[1:] == found

@@ -161,6 +161,16 @@ async def test_by_key_the_newest_first() -> None:
         await QueryStore(indexed=False).queries.messages(wanted)
 
 
+async def test_what_was_stored_before_and_after_a_clock_was_set_back_is_found_by_key() -> None:
+    """Store times never go back: they stay ahead of the clock, for as long as it was."""
+    store = QueryStore()
+    store.put(keys=("ID1", "order-1"))
+    store.clock.now_ms -= 30 * 86_400_000
+    store.put(keys=("ID2", "order-1"), after_ms=1_000)
+    assert len(places(await store.all_pages(WantedMessages("orders", KeyCriteria("order-1"))))) == 2
+    assert len(await store.queries.with_key("ID1", ["orders"], limit=2)) == 1
+
+
 async def test_a_key_that_is_also_the_id_is_found_once() -> None:
     store = QueryStore()
     store.put(keys=("ID", "ID"))

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,27 @@ def _without_dns_names(tmp_path: Path) -> str:
     )
     place.write_bytes(made.public_bytes(Encoding.PEM))
     return str(place.parent)
+
+
+@pytest.mark.parametrize("hours", [2, 14])
+def test_a_clock_that_was_set_back_leaves_certificates_that_count(folder: ClusterFolder, hours: int) -> None:
+    """A machine that takes local time for UTC at its start is hours ahead of itself a minute later."""
+    ClusterCertificates(folder).make(_members(folder))
+    then = datetime.now(UTC) - timedelta(hours=hours)
+    for each in ClusterCertificates(folder).folders():
+        read_certificates(each, now=then)
+
+
+def test_a_ca_of_a_later_day_is_refused_with_what_helps(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates that it issues would not count either: making them anew is no remedy."""
+    ClusterCertificates(folder).make(_members(folder))
+    then = datetime.now(UTC) - timedelta(days=2)
+    monkeypatch.setattr("tandemmq.cli.local.certificates._now", lambda: then)
+    with pytest.raises(CommandError, match="the CA cannot be used") as refused:
+        ClusterCertificates(folder).make(_members(folder), all_anew=True)
+    assert "not valid before" in refused.value.cause
+    assert "clock" in refused.value.remedy
+    assert "remove the folder" in refused.value.remedy
 
 
 def test_check_tells_good_from_ending_and_from_unusable(tmp_path: Path) -> None:
