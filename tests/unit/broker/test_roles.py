@@ -18,7 +18,10 @@ from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.message.record import Host
+from tandemmq.core.storage.disk import DiskUsage
+from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.storage.retention import ExpiryWish, expiry_end
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.name_server_link import ClusterView, NameServerLinks
 from tandemmq.service.settings import load_settings
@@ -121,3 +124,13 @@ async def test_only_a_master_that_serves_is_superseded(tmp_path: Path) -> None:
     role.superseded("a later epoch")
     assert parts.failure == "another master took our place: a later epoch"
     assert parts.stopping.is_set()
+
+
+async def test_a_master_that_begins_lets_no_file_go(tmp_path: Path) -> None:
+    """What is undecided, delayed or in lite topics it does not know yet, and it may wait for its slaves for long."""
+    role = parts_of(tmp_path).role
+    assert isinstance(role, MasterRole)
+    wish = ExpiryWish(DiskUsage(90, 100), 0, 1 << 30, 1 << 30, 1 << 30, 1 << 30, is_short=True)
+    assert expiry_end(wish, await role.floor.floor(wish), options=StoreOptions()) == 0
+    role.is_serving = True
+    assert expiry_end(wish, await role.floor.floor(wish), options=StoreOptions()) > 0

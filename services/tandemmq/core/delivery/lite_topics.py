@@ -253,6 +253,11 @@ class LiteTopics:
         lite = self._lite(parent, lite_topic)
         return 0 if lite is None else lite.first + len(lite.places)
 
+    def followed_offset(self, parent: str, queue_id: int) -> int:
+        """The first message of a parent's queue that is not known."""
+        known = self._parents.get(parent)
+        return 0 if known is None else known.followed.get(queue_id, 0)
+
     def addressed(self, message: OutgoingMessage) -> OutgoingMessage:
         """A message that was in a LITE topic before and is put there again, at its lite topic's end. It must be in the
         log before the next one is asked for."""
