@@ -174,12 +174,10 @@ class LiteTopics:
         return not behind
 
     def _behind(self, parent: str, known: _Parent) -> list[int]:
-        """Queues of the parent with messages that are not known."""
-        config = self._topics.get(parent)
-        queue_count = 0 if config is None else max(config.read_queue_count, config.write_queue_count)
+        """Queues of the parent with messages that are not known, of all that it ever had."""
         queues, followed = self._queues, known.followed
         behind = []
-        for queue_id in range(queue_count):
+        for queue_id in queues.queue_ids(parent):
             end = queues.max_offset(parent, queue_id)
             at = followed.get(queue_id, 0)
             if at > end:
@@ -188,8 +186,9 @@ class LiteTopics:
                 known = self._parents[parent] = _Parent()
                 return self._behind(parent, known)
             if at < end:
-                followed[queue_id] = max(at, queues.min_offset(parent, queue_id))
-                behind.append(queue_id)
+                at = followed[queue_id] = max(at, queues.min_offset(parent, queue_id))
+                if at < end:
+                    behind.append(queue_id)
         return behind
 
     def _take(self, parent: str, known: _Parent, behind: list[int], limit: int) -> int:
@@ -338,6 +337,9 @@ class LiteTopics:
             lite.first += gone
 
     # A QueueReader of logical queues; `topic` is their name, and `queue_id` 0
+
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        return (0,)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""

@@ -623,3 +623,33 @@ def test_a_request_names_only_so_many_lite_topics(lite: BrokerAssembly) -> None:
     for action in definition.LiteSubscriptionAction.values():
         assert sync(lite, *named, action=action) == definition.BAD_REQUEST  # type: ignore[arg-type]
     assert sync(lite, *named[:-1]) == definition.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+
+
+def shrunk(broker: BrokerAssembly, queue_count: int) -> None:
+    """Its number of queues, for reading and for writing."""
+    config = broker.topics.get("sessions")
+    assert config is not None
+    broker.topics.put(replace(config, read_queue_count=queue_count, write_queue_count=queue_count), now_ms=1)
+
+
+def test_a_start_finds_lite_topics_in_queues_that_their_topic_has_no_more(lite: BrokerAssembly) -> None:
+    names = [f"{number}" for number in range(16)]
+    sync(lite, *names)
+    for name in names:
+        send(lite, name, b"1", b"2")
+    ack(lite, received(lite, batch_size=16))
+    shrunk(lite, 1)
+    for name in names:
+        send(lite, name, b"3")
+    lite.lite_topics.clear()
+    assert lite.lite_topics.follow("sessions")
+    found: dict[str, list[bytes]] = {name: [] for name in names}
+    for _ in names:
+        answer = received(lite)
+        for one in answer.messages:
+            found[one.system_properties.lite_topic].append(one.body)
+        ack(lite, answer)
+        if sum(map(len, found.values())) == 2 * 16:
+            break
+    assert sum(map(len, found.values())) == 2 * 16, found
+    assert all(bodies == sorted(bodies) for bodies in found.values()), found
