@@ -254,6 +254,7 @@ class LiteHandler:
             # what it said before is forgotten.
             _answer(call, OK)
             return
+        self._lites.follow(parent)  # Where its lite topics end: a topic that was made again is read anew.
         if action == definition.PARTIAL_ADD:
             wanted = held | named
         elif action == definition.PARTIAL_REMOVE:
@@ -371,6 +372,12 @@ class LiteHandler:
         subscriber = self._subscribers.pop(key)
         for lmq in list(subscriber.lmqs):
             self._unsubscribe(subscriber, lmq)
+
+    def forget(self, group: str, parent: str) -> None:
+        """A group was deleted, or a topic; the other name is empty. Clients repeat what they subscribe to: where their
+        group begins is fixed anew then, and not by the first message, which it would not get."""
+        for key in [key for key in self._subscribers if group in ("", key[1]) and parent in ("", key[2])]:
+            self._drop(key)
 
     # Time
 

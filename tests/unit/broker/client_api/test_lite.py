@@ -13,6 +13,7 @@ from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.lite import SILENCE_MAX_MS
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.lite_topics import lmq_name
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
@@ -653,3 +654,29 @@ def test_a_start_finds_lite_topics_in_queues_that_their_topic_has_no_more(lite: 
             break
     assert sum(map(len, found.values())) == 2 * 16, found
     assert all(bodies == sorted(bodies) for bodies in found.values()), found
+
+
+@pytest.mark.parametrize("deleted", ["group", "topic"])
+def test_who_stays_subscribed_while_its_group_or_its_topic_is_made_again_misses_nothing_from_then_on(
+    time: ManualTime, deleted: str
+) -> None:
+    broker = BrokerAssembly(clock=time, timers=time, delivery=DeliveryOptions())
+    broker.add_topic("sessions", message_type="LITE")
+    sync(broker, "a", action=definition.COMPLETE_ADD, version=1)
+    send(broker, "a", b"1")
+    ack(broker, received(broker))
+    if deleted == "group":
+        broker.leases.forget_group("group")
+        broker.groups.remove("group", now_ms=1)
+        broker.api.consumes_anew("group", "")
+    else:
+        broker.leases.forget_topic(lmq_name("sessions", "a"))
+        broker.api.consumes_anew("", "sessions")
+        broker.topics.remove("sessions", now_ms=1)
+        broker.end_turn()
+        broker.add_topic("sessions", message_type="LITE")
+    # As every client does twice a minute.
+    assert sync(broker, "a", action=definition.COMPLETE_ADD, version=2) == Code.OK
+    send(broker, "a", b"2")
+    assert received(broker).bodies == [b"2"]
+    broker.close()
