@@ -49,7 +49,7 @@ from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
-from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics, split_lmq_name
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataFile
@@ -634,7 +634,9 @@ class BrokerParts:
         return UNKNOWN_END if topic.startswith(LMQ_PREFIX) else self.store.queue_max_offset(topic, queue_id)
 
     def lite_queue_end(self, topic: str, queue_id: int) -> int:
-        """The same once they are, but for those whose messages lie behind a damaged entry."""
+        """The same once they are, but for those whose messages lie behind a damaged entry, or are all gone."""
+        if topic.startswith(LMQ_PREFIX) and not self.lite_topics.has(*split_lmq_name(topic)):
+            return UNKNOWN_END
         return self.queues.max_offset(topic, queue_id) if self.queues.knows_end(topic) else UNKNOWN_END
 
     async def follow_lite_topics(self) -> bool:

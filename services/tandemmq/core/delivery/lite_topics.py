@@ -141,6 +141,9 @@ class LiteTopics:
         """Messages that were looked at."""
         self.arrived: Callable[[str, str], object] = lambda _parent, _lite_topic: None
         """Told of each message that was found, by parent and lite topic."""
+        self.reached: Callable[[str], int] = lambda _name: 0
+        """How far any group has come in a logical queue of which no message is left: that one goes on there. Numbers
+        that were given before would be passed over by whoever knows a group to be further."""
 
     # Following the parents' queues
 
@@ -226,9 +229,9 @@ class LiteTopics:
         if lite is None:
             lite = known.lites[lite_topic] = _Lite(lmq_offset)
             self.count += 1
-        elif lmq_offset == 0:
+        elif lmq_offset < lite.first + len(lite.places):
             # It expired, and began anew.
-            lite.first, lite.places = 0, array("q")
+            lite.first, lite.places = lmq_offset, array("q")
         elif 0 < (gap := lmq_offset - lite.first - len(lite.places)) <= _GAP_MAX:
             # What lay between cannot be read any more.
             lite.places.extend([_NO_PLACE] * gap)
@@ -250,7 +253,7 @@ class LiteTopics:
     def next_offset(self, parent: str, lite_topic: str) -> int:
         """Of the next message of a lite topic. Only right when `follow` knows all."""
         lite = self._lite(parent, lite_topic)
-        return 0 if lite is None else lite.first + len(lite.places)
+        return self.reached(lmq_name(parent, lite_topic)) if lite is None else lite.first + len(lite.places)
 
     def followed_offset(self, parent: str, queue_id: int) -> int:
         """The first message of a parent's queue that is not known."""
@@ -346,7 +349,7 @@ class LiteTopics:
         parent, lite_topic = split_lmq_name(topic)
         lite = self._lite(parent, lite_topic)
         if lite is None:
-            return 0
+            return self.reached(topic)
         self._trim(parent, lite)
         return lite.first
 
