@@ -30,6 +30,7 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.core.delivery.lite_topics import LiteView, lite_message, lmq_name, parent_of_lmq, split_lmq_name, waits_on
 from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.core.metadata.offset_tables import OFFSETS_MAX
 from tandemmq.core.metadata.topic_table import lite_topic_problem
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -168,7 +169,7 @@ class LiteHandler:
         for group in self._groups_of(parent):
             states = leases.progress_of(group, lmq)
             offsets.append(states[0].next_offset if states else leases.progress_offset(group, lmq, 0) or 0)
-        return max(offsets)
+        return max(offset for offset in offsets if offset <= OFFSETS_MAX)
 
     def _message_arrived(self, parent: str, lite_topic: str) -> None:
         """Called for each message that is found, also at a start."""
