@@ -391,12 +391,12 @@ class MasterFloor:
                     places[topic, queue_id] = before._replace(group_count=before.group_count + 1)
             if turn.is_reached:
                 await turn.pause()
-        lite = self._lite
-        for parent in () if lite is None else lite_parents.intersection(lite.parents()):
-            # Of what is in no lite topic that a group reads nothing is kept; what lies behind a damaged entry may be.
-            for queue_id in self._store.queues.ids_of(parent):
-                place = _Place(lite.followed_offset(parent, queue_id), "a group of a lite topic", 0)
-                places.setdefault((parent, queue_id), place)
+        if self._lite is not None:
+            for parent in lite_parents.intersection(self._lite.parents()):
+                # Of what is in no lite topic that a group reads nothing is kept, but for what is not read yet.
+                for queue_id in self._store.queues.ids_of(parent):
+                    place = _Place(self._lite.followed_offset(parent, queue_id), "a group of a lite topic", 0)
+                    places.setdefault((parent, queue_id), place)
         if self._timers is not None:
             lowest = self._timers.lowest_offset
             lowest = self._timers.timer_next if lowest is None else lowest
