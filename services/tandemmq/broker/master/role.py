@@ -195,7 +195,7 @@ class MasterRole:
         if merge_leases(self._ahead, parts.leases, now_ms=parts.clock.monotonic_ms()):
             self.leases.persist_durably()
             parts.tables.collect_progress(parts.leases)
-            parts.client_api.lite.role_changed()  # Groups may have come.
+            parts.client_api.role_begins()  # Groups may have come.
         self._ahead = []
 
     # What it tells
