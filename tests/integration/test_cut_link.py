@@ -81,7 +81,7 @@ async def test_both_ends_of_a_cut_link_know_in_seconds(network: Network, somethi
 
 async def test_a_slave_without_room_is_not_taken_for_one_that_is_gone(network: Network) -> None:
     """Its kernel answers each question after room: TCP_USER_TIMEOUT would end this connection."""
-    options = with_options(commit_log_file_bytes=64 << 20, max_message_bytes=1 << 20)
+    options = with_options(commit_log_file_bytes=64 << 20)
     masters = new_store(SimulatedDisk(random.Random(1)), options=options)
     masters.load()
     for _ in range(30):

@@ -35,7 +35,7 @@ from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateAuthority, CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 
-OPTIONS = with_options(commit_log_file_bytes=4 << 20, max_message_bytes=1 << 20)
+OPTIONS = with_options(commit_log_file_bytes=4 << 20)
 
 
 class Link:

@@ -55,7 +55,6 @@ def fill_store(folder: Path, *, log_bytes: int) -> None:
         consume_queue_file_bytes=int(SMALL_STORE["mappedFileSizeConsumeQueue"]),
         index_slot_count=int(SMALL_STORE["maxHashSlotNum"]),
         index_entry_count=int(SMALL_STORE["maxIndexNum"]),
-        max_message_bytes=int(SMALL_STORE["maxMessageSize"]),
     )
     store = new_store(PosixDisk(folder), options=options)
     store.load()

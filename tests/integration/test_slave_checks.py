@@ -27,7 +27,7 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.event_loop import SystemClock
 
 _FILE_BYTES: Final = 64 << 10
-_OPTIONS: Final = with_options(commit_log_file_bytes=_FILE_BYTES, max_message_bytes=32 << 10)
+_OPTIONS: Final = with_options(commit_log_file_bytes=_FILE_BYTES)
 
 
 class RawMaster:

@@ -77,7 +77,6 @@ class RunningStore:
                 consume_queue_file_bytes=20 * 50,
                 index_slot_count=16,
                 index_entry_count=100,
-                max_message_bytes=settings.body_bytes_max + 100,
                 flush_disk_type=settings.flush_disk_type,
                 delay_levels_ms=DELAY_LEVELS_MS,
                 # No file is deleted for want of room: a run has no history to spare, and a full disk is a fault, not a

@@ -129,6 +129,8 @@ class SimDeliveryDoor:
             client_id=client_id,
         )
         self._persist()
+        if self._table.take_begun_at_newest():
+            self._when_held(lambda _is_held: None)
         if not is_known:
             self._group_began(self.committed())
         messages = [_delivered(delivery) for delivery in received.deliveries]

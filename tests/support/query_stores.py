@@ -25,7 +25,6 @@ _OPTIONS = StoreOptions(
     consume_queue_file_bytes=2_000,
     index_slot_count=1_000,
     index_entry_count=20_000,
-    max_message_bytes=63 << 10,
 )
 
 

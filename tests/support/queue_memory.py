@@ -61,6 +61,9 @@ class QueueMemory(QueueReader):
         """Loses the tail, as a log does that was not flushed."""
         del self._entries[topic, queue_id][max_offset:]
 
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        return sorted(queue_id for name, queue_id in self._entries if name == topic)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self._min_offsets.get((topic, queue_id), 0)
 

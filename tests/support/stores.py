@@ -21,7 +21,6 @@ SMALL_OPTIONS: Final = StoreOptions(
     consume_queue_file_bytes=400,
     index_slot_count=16,
     index_entry_count=60,
-    max_message_bytes=2000,
     disk_max_used_ratio=1.0,
     disk_clean_forcibly_ratio=1.0,
     disk_warning_ratio=1.0,

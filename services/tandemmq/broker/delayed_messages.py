@@ -278,7 +278,7 @@ class DelayedMessages:
             return
         for offset in self._queue.lowest_offsets(_ROLLED_AT_ONCE):
             due_ms = self._queue.due_ms(offset)
-            if due_ms is not None and due_ms > now_ms + _ROLL_MARGIN_MS and self._queue.take(offset):
+            if due_ms is not None and due_ms > now_ms + _ROLL_MARGIN_MS:
                 await self._roll(offset, due_ms, now_ms)
                 self._next_roll_ms = 0  # There may be more.
 
@@ -289,7 +289,9 @@ class DelayedMessages:
     async def _roll(self, offset: int, due_ms: int, now_ms: int) -> None:
         [record] = await self.timers.records([offset])
         if record is None or record.store_timestamp_ms + self._roll_after_ms >= now_ms:
-            self._queue.put_back(offset, due_ms)
+            return
+        # Not before: a recall would not find it while its record is read.
+        if not self._queue.take(offset):
             return
 
         def done(results: list[AppendResult]) -> None:

@@ -49,7 +49,7 @@ from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
-from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics, split_lmq_name
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataFile
@@ -59,6 +59,7 @@ from tandemmq.core.metadata.subscription_group_table import (
     SubscriptionGroupTable,
 )
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
+from tandemmq.core.replication.common_prefix import TAIL_BYTES
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
@@ -555,8 +556,9 @@ class BrokerParts:
 
     @property
     def proof_bytes(self) -> int:
-        """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone."""
-        return 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES)
+        """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone. Records
+        of RocketMQ's size may have been taken before a smaller one was set."""
+        return max(TAIL_BYTES, 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES))
 
     def metadata_endpoint(self) -> str:
         """Our metadata plane as it is registered."""
@@ -638,7 +640,9 @@ class BrokerParts:
         return UNKNOWN_END if topic.startswith(LMQ_PREFIX) else self.store.queue_max_offset(topic, queue_id)
 
     def lite_queue_end(self, topic: str, queue_id: int) -> int:
-        """The same once they are, but for those whose messages lie behind a damaged entry."""
+        """The same once they are, but for those whose messages lie behind a damaged entry, or are all gone."""
+        if topic.startswith(LMQ_PREFIX) and not self.lite_topics.has(*split_lmq_name(topic)):
+            return UNKNOWN_END
         return self.queues.max_offset(topic, queue_id) if self.queues.knows_end(topic) else UNKNOWN_END
 
     async def follow_lite_topics(self) -> bool:

@@ -117,6 +117,11 @@ class StoreQueueReader:
         self.lite: QueueReader | None = None
         """Reads the logical queues of lite topics, which have no ConsumeQueue of their own."""
 
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.queue_ids(topic)
+        return self._store.queues.ids_of(topic)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""
         if self.lite is not None and topic.startswith(LMQ_PREFIX):

@@ -37,7 +37,6 @@ log = structlog.get_logger(__name__)
 _INTERVAL_S: Final = 10.0
 _CLOCK_PATH: Final = "config/retentionClock.json"
 _TICKS_PER_SAVE: Final = 30
-_BEHIND_ALL: Final = 1 << 62
 _HOSTS_MAX: Final = 16
 _LOSS_TOLD_MS: Final = 24 * 3_600_000
 
@@ -216,6 +215,11 @@ def _master_hold(min_offset: int) -> Hold:
     return Hold(min_offset, "the master, which has them too", remedy)
 
 
+_NOT_KNOWN_YET: Final = Hold(
+    0, "a master that begins, and does not know yet who needs them", "see `tandemmq status` for what it waits for"
+)
+
+
 class _Place(NamedTuple):
     """Where a group goes on in a queue."""
 
@@ -227,7 +231,7 @@ class _Place(NamedTuple):
 
 class MasterFloor:
     """A master keeps what a slave or a consumer group needs, delayed messages that wait (`timers`), and undecided
-    transactions.
+    transactions. What these are it reads from its log as it begins: all is kept until it `is_serving`.
 
     `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
     may be among them. `forget_replica` when one has left for good.
@@ -246,6 +250,7 @@ class MasterFloor:
         is_system_topic: Callable[[str], bool],
         slaves: Callable[[], Sequence[SlaveView]],
         slave_count: int,
+        is_serving: Callable[[], bool] = lambda: True,
         transactions: Callable[[], Hold | None] = lambda: None,
         timers: TimerQueue | None = None,
         lite: LiteTopics | None = None,
@@ -259,6 +264,7 @@ class MasterFloor:
         self._is_system_topic = is_system_topic
         self._slaves = slaves
         self._slave_count = slave_count
+        self._is_serving = is_serving
         self._transactions = transactions
         self._timers = timers
         self._lite = lite
@@ -278,6 +284,8 @@ class MasterFloor:
         """See Floor. Others have their turn after each millisecond."""
         if wish.is_empty:
             return RetentionFloor(replica=self._replica_hold())
+        if not self._is_serving():
+            return RetentionFloor(master=_NOT_KNOWN_YET)
         reader, unread = await self._reader_holds()
         undecided = self._transactions()
         if undecided is not None and (reader is None or undecided.offset < reader.offset):
@@ -383,15 +391,16 @@ class MasterFloor:
                     places[topic, queue_id] = before._replace(group_count=before.group_count + 1)
             if turn.is_reached:
                 await turn.pause()
-        for parent in lite_parents:
-            # Of what is in no lite topic that a group reads nothing is kept.
-            config = self._topics.get(parent)
-            for queue_id in range(0 if config is None else config.read_queue_count):
-                places.setdefault((parent, queue_id), _Place(_BEHIND_ALL, "", 0))
+        if self._lite is not None:
+            for parent in lite_parents.intersection(self._lite.parents()):
+                # Of what is in no lite topic that a group reads nothing is kept, but for what is not read yet.
+                for queue_id in self._store.queues.ids_of(parent):
+                    place = _Place(self._lite.followed_offset(parent, queue_id), "a group of a lite topic", 0)
+                    places.setdefault((parent, queue_id), place)
         if self._timers is not None:
             lowest = self._timers.lowest_offset
-            if lowest is not None:
-                places[TIMER_TOPIC, 0] = _Place(lowest, "a delayed message that waits for its time", 0)
+            lowest = self._timers.timer_next if lowest is None else lowest
+            places[TIMER_TOPIC, 0] = _Place(lowest, "a delayed message that waits for its time", 0)
         return places, group_counts
 
     @staticmethod

@@ -211,6 +211,7 @@ def setting_appliers(
 
 
 _OF_API: Final = (
+    "maxMessageSize",
     "maxDelayTimeMills",
     "timerMaxDelaySec",
     "autoCreateSubscriptionGroup",
@@ -248,7 +249,6 @@ def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, options:
         "unreadReservedTime": to_store,
         "unreplicatedReservedTime": to_store,
         "deleteUnreadWhenFull": to_store,
-        "maxMessageSize": partial(_to_messages, store, options),
         **dict.fromkeys(_OF_API, partial(_to_api, options)),
         "consumeFromEarliest": to_leases,
         "maxInflightPerQueue": to_leases,
@@ -257,11 +257,6 @@ def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, options:
 
 def _to_store(store: MessageStore, settings: BrokerSettings) -> None:
     store.change_options(settings.store_options())
-
-
-def _to_messages(store: MessageStore, options: ApiOptions, settings: BrokerSettings) -> None:
-    store.change_options(settings.store_options())
-    _to_api(options, settings)
 
 
 def _to_api(options: ApiOptions, settings: BrokerSettings) -> None:

@@ -689,7 +689,6 @@ class BrokerSettings(ServicePortSettings):
             index_slot_count=self.max_hash_slot_num,
             index_entry_count=self.max_index_num,
             index_enabled=self.message_index_enable,
-            max_message_bytes=self.max_message_size,
             flush_disk_type=self.flush_disk_type,
             delay_levels_ms=tuple(
                 int(part[:-1]) * _DELAY_UNITS_MS[part[-1]] for part in self.message_delay_level.split()

@@ -393,6 +393,31 @@ async def test_a_timer_of_an_old_record_is_put_again_and_delivered_once(broker: 
     assert decode_properties(record.properties)["UNIQ_KEY"] == "ID-2"
 
 
+async def test_a_message_that_is_about_to_be_put_again_can_be_recalled(
+    broker: BrokerAssembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.options.max_delay_ms = 1_000 * HOUR_MS
+    handle = send_later(broker, 200 * HOUR_MS).recall_handle
+    time_of(broker).advance(100 * HOUR_MS)
+    timers, reads = broker.message_timers, 0
+    read_records = timers.records
+
+    async def records(offsets: Sequence[int]) -> list[MessageRecord | None]:
+        nonlocal reads
+        reads += 1
+        if reads == 2:
+            assert (await recall(broker, handle)).code == Code.OK
+        return await read_records(offsets)
+
+    monkeypatch.setattr(timers, "records", records)
+    await deliver(broker)
+    assert reads >= 2
+    await deliver(broker)
+    time_of(broker).advance(100 * HOUR_MS)
+    await deliver(broker)
+    assert delivered(broker) == []
+
+
 # Changes of master. A log that is cut anywhere has lost its end, and with it nothing else: whoever becomes master
 # delivers every message whose timer it has, and none twice.
 
@@ -568,11 +593,15 @@ async def test_what_a_master_that_ends_had_taken_before_its_time_is_not_delivere
     broker.options.max_delay_ms = 1_000 * HOUR_MS
     handle = send_later(broker, 200 * HOUR_MS).recall_handle
     await deliver(broker)
-    timers, is_read = broker.message_timers, asyncio.Event()
+    timers, is_read, is_slow = broker.message_timers, asyncio.Event(), asyncio.Event()
     read_records = timers.records
+    reads = 0
 
     async def records(offsets: Sequence[int]) -> list[MessageRecord | None]:
-        if timers.queue.out_count:
+        nonlocal reads
+        reads += 1
+        if timers.queue.out_count or reads == 2:
+            is_slow.set()
             await is_read.wait()  # The disk is slow.
         return await read_records(offsets)
 
@@ -583,8 +612,7 @@ async def test_what_a_master_that_ends_had_taken_before_its_time_is_not_delivere
         request = pb.RecallMessageRequest(topic=definition.Resource(name="reminders"), recall_handle=handle)
         call(broker, "RecallMessage", request)
     running = asyncio.get_running_loop().create_task(broker.delayed.run())
-    while not timers.queue.out_count:
-        await asyncio.sleep(0)
+    await is_slow.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

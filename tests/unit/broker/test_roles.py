@@ -19,7 +19,10 @@ from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.message.record import Host
+from tandemmq.core.storage.disk import DiskUsage
+from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.storage.retention import ExpiryWish, expiry_end
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.name_server_link import ClusterView, NameServerLinks
 from tandemmq.service.settings import load_settings
@@ -142,3 +145,13 @@ async def test_one_address_that_names_groups_leaves_a_part_to_others(tmp_path: P
     assert 0 < makes("10.0.0.8") < 40 - before - greedy
     assert makes("10.0.0.7") == 0
     assert makes("10.0.0.9") > 0
+
+
+async def test_a_master_that_begins_lets_no_file_go(tmp_path: Path) -> None:
+    """What is undecided, delayed or in lite topics it does not know yet, and it may wait for its slaves for long."""
+    role = parts_of(tmp_path).role
+    assert isinstance(role, MasterRole)
+    wish = ExpiryWish(DiskUsage(90, 100), 0, 1 << 30, 1 << 30, 1 << 30, 1 << 30, is_short=True)
+    assert expiry_end(wish, await role.floor.floor(wish), options=StoreOptions()) == 0
+    role.is_serving = True
+    assert expiry_end(wish, await role.floor.floor(wish), options=StoreOptions()) > 0

@@ -18,6 +18,8 @@ from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import copy_of_record
 from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.put_result import PutStatus
@@ -106,12 +108,21 @@ def test_topics_that_clients_make_have_as_many_queues_as_is_set_now() -> None:
     assert parts.api_options.auto_create_topic_queues == 3
 
 
-def test_the_store_refuses_larger_messages_and_a_fuller_disk_at_once() -> None:
+def test_larger_messages_are_refused_at_once_and_those_taken_before_are_stored_again() -> None:
+    """Delayed messages, halves and dead letters: refused, they would hold up others of their batch, too."""
     parts = Parts()
-    assert parts.store.put(outgoing_message(body=b"12345")).status is PutStatus.PUT_OK
+    taken = parts.store.put(outgoing_message(body=b"12345"))
     parts.change(maxMessageSize="4")
-    assert parts.store.put(outgoing_message(body=b"12345")).status is PutStatus.MESSAGE_ILLEGAL
     assert parts.api_options.max_message_bytes == 4
+    record = parts.store.message_at(taken.physical_offset)
+    copy = copy_of_record(record, "later", 0, decode_properties(record.properties), reconsume_times=0)
+    results = parts.store.put_batch([outgoing_message(body=b"1234"), copy])
+    assert [result.status for result in results] == [PutStatus.PUT_OK, PutStatus.PUT_OK]
+
+
+def test_the_store_refuses_a_fuller_disk_at_once() -> None:
+    parts = Parts()
+    assert parts.store.put(outgoing_message()).status is PutStatus.PUT_OK
     used = parts.disk.usage().used_ratio
     assert 0 < used < 0.5
     low = str(used / 2)

@@ -172,6 +172,8 @@ class ClientApi:
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)
+        if not group or not topic:
+            self.lite.forget(group, topic)
         if not group:
             self._services.lite_topics.forget_parent(topic)
             self.deduplication.forget(topic)

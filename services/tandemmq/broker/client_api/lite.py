@@ -30,6 +30,7 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.core.delivery.lite_topics import LiteView, lite_message, lmq_name, parent_of_lmq, split_lmq_name, waits_on
 from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.core.metadata.offset_tables import OFFSETS_MAX
 from tandemmq.core.metadata.topic_table import lite_topic_problem
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -117,6 +118,7 @@ class LiteHandler:
         # Logical queues that are about to be removed: nothing comes to them.
         self._ending: set[str] = set()
         self._lites.arrived = self._message_arrived
+        self._lites.reached = self._reached
 
     # Sends
 
@@ -159,6 +161,15 @@ class LiteHandler:
         config = self._services.topics.get(parent)
         if config is not None and config.message_type == "LITE":
             self._lites.follow(parent)
+
+    def _reached(self, lmq: str) -> int:
+        """See `LiteTopics.reached`."""
+        parent, _ = split_lmq_name(lmq)
+        leases, offsets = self._services.leases, [0]
+        for group in self._groups_of(parent):
+            states = leases.progress_of(group, lmq)
+            offsets.append(states[0].next_offset if states else leases.progress_offset(group, lmq, 0) or 0)
+        return max(offset for offset in offsets if offset <= OFFSETS_MAX)
 
     def _message_arrived(self, parent: str, lite_topic: str) -> None:
         """Called for each message that is found, also at a start."""
@@ -244,6 +255,7 @@ class LiteHandler:
         client_id, group, parent = self._services.client_id_of(call), request.group.name, request.topic.name
         now_ms = self._services.clock.monotonic_ms()
         self._services.sessions.seen(client_id, call, now_ms=now_ms)
+        self._lites.follow(parent)  # Where its lite topics end: a topic that was made again is read anew.
         key = (client_id, group, parent)
         known = self._subscribers.get(key)
         held = known.lmqs if known is not None else set()
@@ -361,6 +373,12 @@ class LiteHandler:
         )
         for stream in self._telemetry.streams_of(subscriber.client_id):
             stream.command(command)
+
+    def forget(self, group: str, parent: str) -> None:
+        """A group was deleted, or a topic; the other name is empty. Clients repeat what they subscribe to: where their
+        group begins is fixed anew then, and not by the first message, which it would not get."""
+        for key in [key for key in self._subscribers if group in ("", key[1]) and parent in ("", key[2])]:
+            self._drop(key)
 
     def client_gone(self, client_id: str) -> None:
         """It left, or fell silent."""

@@ -722,6 +722,9 @@ class ReceiveHandler:
             self._poll_over(receive)
             self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
             return
+        if self._services.leases.take_begun_at_newest():
+            # At once, as no answer waits for it.
+            self._services.when_progress_held(lambda _is_held: None)
         if receive.trace is not None and receive.trace.waiting_ns is None:
             receive.trace.waiting_ns = receive.trace.leased_ns
         if look_again:

@@ -103,6 +103,7 @@ class MasterRole:
             is_system_topic=parts.is_system_topic,
             slaves=self.replica.slaves,
             slave_count=parts.settings.total_replicas - 1,
+            is_serving=lambda: self.is_serving,
             transactions=parts.client_api.transactions.hold,
             timers=parts.message_timers.queue,
             lite=parts.lite_topics,
@@ -194,6 +195,7 @@ class MasterRole:
         if merge_leases(self._ahead, parts.leases, now_ms=parts.clock.monotonic_ms()):
             self.leases.persist_durably()
             parts.tables.collect_progress(parts.leases)
+            parts.client_api.role_begins()  # Groups may have come.
         self._ahead = []
 
     # What it tells

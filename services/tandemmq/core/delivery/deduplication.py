@@ -156,7 +156,7 @@ class Deduplication:
         configs = {config.topic_name: config for config in self._topics if self.window(config) is not None}
         for config in configs.values():
             from_ms = now_ms - deduplication_window_ms(config)
-            for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
+            for queue_id in queues.queue_ids(config.topic_name):
                 for message in self._end_of(queues, config.topic_name, queue_id, from_ms):
                     if message is None:
                         yield

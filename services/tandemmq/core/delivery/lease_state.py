@@ -56,6 +56,8 @@ class LeaseState:
         """Where groups began at the newest message beside older ones, by queue; the latest such groups."""
         self.new_skips: set[tuple[str, str]] = set()
         """Those that nobody has been told of yet."""
+        self.has_begun_at_newest = False
+        """Some group, since the owner asked last."""
         self.passed_over_count = 0
         """Messages of ordered queues that were found while their message group was held."""
         self._next_number = 1
@@ -84,6 +86,7 @@ class LeaseState:
         stored = {queue_id: self.stored_offset(group, topic, queue_id) for queue_id in queue_ids}
         is_known = bool(subscription.queues) or any(offset is not None for offset in stored.values())
         from_earliest = is_known or self.options.consume_from_earliest
+        self.has_begun_at_newest |= not from_earliest
         for queue_id, offset in stored.items():
             min_offset = self.reader.min_offset(topic, queue_id)
             max_offset = self.reader.max_offset(topic, queue_id)

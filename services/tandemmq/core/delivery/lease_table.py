@@ -483,6 +483,12 @@ class LeaseTable:
                 skipped.append(SkippedBacklog(group, topic, count))
         return skipped
 
+    def take_begun_at_newest(self) -> bool:
+        """Whether a group has begun so since the last call. A master that did not hear of it would have it begin once
+        more, behind what came meanwhile."""
+        has_begun, self._state.has_begun_at_newest = self._state.has_begun_at_newest, False
+        return has_begun
+
     def take_new_skips(self) -> list[SkippedBacklog]:
         """Those that came since the last call; cheap without any."""
         new_skips, self._state.new_skips = self._state.new_skips, set()

@@ -141,6 +141,9 @@ class LiteTopics:
         """Messages that were looked at."""
         self.arrived: Callable[[str, str], object] = lambda _parent, _lite_topic: None
         """Told of each message that was found, by parent and lite topic."""
+        self.reached: Callable[[str], int] = lambda _name: 0
+        """How far any group has come in a logical queue of which no message is left: that one goes on there. Numbers
+        that were given before would be passed over by whoever knows a group to be further."""
 
     # Following the parents' queues
 
@@ -174,12 +177,10 @@ class LiteTopics:
         return not behind
 
     def _behind(self, parent: str, known: _Parent) -> list[int]:
-        """Queues of the parent with messages that are not known."""
-        config = self._topics.get(parent)
-        queue_count = 0 if config is None else max(config.read_queue_count, config.write_queue_count)
+        """Queues of the parent with messages that are not known, of all that it ever had."""
         queues, followed = self._queues, known.followed
         behind = []
-        for queue_id in range(queue_count):
+        for queue_id in queues.queue_ids(parent):
             end = queues.max_offset(parent, queue_id)
             at = followed.get(queue_id, 0)
             if at > end:
@@ -188,8 +189,9 @@ class LiteTopics:
                 known = self._parents[parent] = _Parent()
                 return self._behind(parent, known)
             if at < end:
-                followed[queue_id] = max(at, queues.min_offset(parent, queue_id))
-                behind.append(queue_id)
+                at = followed[queue_id] = max(at, queues.min_offset(parent, queue_id))
+                if at < end:
+                    behind.append(queue_id)
         return behind
 
     def _take(self, parent: str, known: _Parent, behind: list[int], limit: int) -> int:
@@ -227,9 +229,9 @@ class LiteTopics:
         if lite is None:
             lite = known.lites[lite_topic] = _Lite(lmq_offset)
             self.count += 1
-        elif lmq_offset == 0:
+        elif lmq_offset < lite.first + len(lite.places):
             # It expired, and began anew.
-            lite.first, lite.places = 0, array("q")
+            lite.first, lite.places = lmq_offset, array("q")
         elif 0 < (gap := lmq_offset - lite.first - len(lite.places)) <= _GAP_MAX:
             # What lay between cannot be read any more.
             lite.places.extend([_NO_PLACE] * gap)
@@ -251,7 +253,12 @@ class LiteTopics:
     def next_offset(self, parent: str, lite_topic: str) -> int:
         """Of the next message of a lite topic. Only right when `follow` knows all."""
         lite = self._lite(parent, lite_topic)
-        return 0 if lite is None else lite.first + len(lite.places)
+        return self.reached(lmq_name(parent, lite_topic)) if lite is None else lite.first + len(lite.places)
+
+    def followed_offset(self, parent: str, queue_id: int) -> int:
+        """The first message of a parent's queue that is not known."""
+        known = self._parents.get(parent)
+        return 0 if known is None else known.followed.get(queue_id, 0)
 
     def addressed(self, message: OutgoingMessage) -> OutgoingMessage:
         """A message that was in a LITE topic before and is put there again, at its lite topic's end. It must be in the
@@ -334,12 +341,15 @@ class LiteTopics:
 
     # A QueueReader of logical queues; `topic` is their name, and `queue_id` 0
 
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        return (0,)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""
         parent, lite_topic = split_lmq_name(topic)
         lite = self._lite(parent, lite_topic)
         if lite is None:
-            return 0
+            return self.reached(topic)
         self._trim(parent, lite)
         return lite.first
 

@@ -13,6 +13,9 @@ from tandemmq.core.storage.consume_queue import QueueEntry
 class QueueReader(Protocol):
     """The queues of a broker. Positions are queue offsets; a queue never written has min and max offset 0."""
 
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        """Of the topic's queues that ever had a message, however many queues it has now; ascending."""
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""
 

@@ -294,7 +294,8 @@ class ConsumerOffsetTable:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every group and topic it has progress in."""
-        return [(group, topic) for topic, _, group in (one.partition("@") for one in self._offsets)]
+        # A list: it is asked for in a thread, too.
+        return [(group, topic) for topic, _, group in (one.partition("@") for one in list(self._offsets))]
 
     def offsets_of(self, group: str, topic: str) -> dict[int, int]:
         """Progress of a group by queue id; empty when it never consumed the topic."""

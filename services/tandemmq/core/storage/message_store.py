@@ -161,7 +161,6 @@ class MessageStore:
             disk, clock, options, log=self._log, queues=self.queues, index=self._index, on_failure=self._fail
         )
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
-        self._body_bytes_max = options.max_message_bytes
         self._dispatched_offset = 0
         self._checked_offset = 0
         self._last_record_offset = 0
@@ -843,10 +842,9 @@ class MessageStore:
         self._judge_refusal()
 
     def change_options(self, options: StoreOptions) -> None:
-        """From now on: how long files are kept, how full the disk may be, the largest body. The rest is not read."""
+        """From now on: how long files are kept, and how full the disk may be. The rest is not read."""
         self._options = replace(
             self._options,
-            max_message_bytes=options.max_message_bytes,
             file_reserved_hours=options.file_reserved_hours,
             unread_reserved_hours=options.unread_reserved_hours,
             unreplicated_reserved_hours=options.unreplicated_reserved_hours,
@@ -857,7 +855,6 @@ class MessageStore:
             disk_clean_forcibly_ratio=options.disk_clean_forcibly_ratio,
             disk_warning_ratio=options.disk_warning_ratio,
         )
-        self._body_bytes_max = options.max_message_bytes
         self._retention.options = self._options
         self.check_disk()
 
@@ -899,7 +896,7 @@ class MessageStore:
 
     def _judge(self, message: OutgoingMessage) -> PutStatus | None:
         topic = message.topic
-        if len(message.body) > self._body_bytes_max or not topic:
+        if not topic:
             return PutStatus.MESSAGE_ILLEGAL
         if len(message.properties) > MAX_PROPERTIES_BYTES:
             return PutStatus.PROPERTIES_SIZE_EXCEEDED

@@ -42,8 +42,6 @@ class StoreOptions:
     """`maxIndexNum`."""
     index_enabled: bool = True
     """`messageIndexEnable`."""
-    max_message_bytes: int = 4 << 20
-    """`maxMessageSize`: the largest body."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     queue_flush_cost_max: int = 256
     """How much of the ConsumeQueues one flush job writes on the event loop: a queue counts 1, or 8 if it begins a file.

@@ -34,7 +34,7 @@ class PutStatus(Enum):
     CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
     """Refused: no room for the next CommitLog file."""
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
-    """Refused: body or topic too long."""
+    """Refused: no file has room for the record, or the topic is too long."""
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     """Refused: more than 32,767 bytes of properties."""
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"

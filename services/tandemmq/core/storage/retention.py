@@ -180,7 +180,8 @@ class RetentionFloor:
     """Who needs how much of the log; of each kind the one that needs most. None: nobody of that kind needs anything."""
 
     master: Hold | None = None
-    """Set on a slave only. It keeps what its master has not deleted, whatever its own disk and clock say."""
+    """Of a slave: it keeps what its master has not deleted, whatever its own disk and clock say. Of a master that
+    begins: all is kept."""
     replica: Hold | None = None
     """Set on a master only: the slave that needs most."""
     reader: Hold | None = None

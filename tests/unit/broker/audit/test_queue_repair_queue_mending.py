@@ -40,9 +40,7 @@ from tandemmq.core.storage.message_store import MessageStore
 
 QUEUES = 3
 TAGS = (None, "A", "B")
-OPTIONS = with_options(
-    commit_log_file_bytes=64 << 10, consume_queue_file_bytes=2000, index_enabled=False, max_message_bytes=4000
-)
+OPTIONS = with_options(commit_log_file_bytes=64 << 10, consume_queue_file_bytes=2000, index_enabled=False)
 KINDS = ("zeros", "flip", "elsewhere", "size", "tags code", "other queue", "filler", "page", "junk")
 
 

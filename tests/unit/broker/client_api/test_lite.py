@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,11 +13,17 @@ from support.api_requests import Answer, call, message, receive_request, send_re
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from support.messages import outgoing_message
+from support.simulated_disk import SimulatedDisk
+from support.stores import SMALL_OPTIONS, flush_all
 from tandemmq.broker.client_api.lite import SILENCE_MAX_MS
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.lite_topics import lmq_name
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.storage.disk import DiskUsage
+from tandemmq.core.storage.retention import ExpiryWish, RetentionFloor
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import CLIENT_ID_HEADER, BidiMethod
@@ -623,3 +630,97 @@ def test_a_request_names_only_so_many_lite_topics(lite: BrokerAssembly) -> None:
     for action in definition.LiteSubscriptionAction.values():
         assert sync(lite, *named, action=action) == definition.BAD_REQUEST  # type: ignore[arg-type]
     assert sync(lite, *named[:-1]) == definition.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+
+
+def shrunk(broker: BrokerAssembly, queue_count: int) -> None:
+    """Its number of queues, for reading and for writing."""
+    config = broker.topics.get("sessions")
+    assert config is not None
+    broker.topics.put(replace(config, read_queue_count=queue_count, write_queue_count=queue_count), now_ms=1)
+
+
+def test_a_start_finds_lite_topics_in_queues_that_their_topic_has_no_more(lite: BrokerAssembly) -> None:
+    names = [f"{number}" for number in range(16)]
+    sync(lite, *names)
+    for name in names:
+        send(lite, name, b"1", b"2")
+    ack(lite, received(lite, batch_size=16))
+    shrunk(lite, 1)
+    for name in names:
+        send(lite, name, b"3")
+    lite.lite_topics.clear()
+    assert lite.lite_topics.follow("sessions")
+    found: dict[str, list[bytes]] = {name: [] for name in names}
+    for _ in names:
+        answer = received(lite)
+        for one in answer.messages:
+            found[one.system_properties.lite_topic].append(one.body)
+        ack(lite, answer)
+        if sum(map(len, found.values())) == 2 * 16:
+            break
+    assert sum(map(len, found.values())) == 2 * 16, found
+    assert all(bodies == sorted(bodies) for bodies in found.values()), found
+
+
+@pytest.mark.parametrize("deleted", ["group", "topic"])
+def test_who_stays_subscribed_while_its_group_or_its_topic_is_made_again_misses_nothing_from_then_on(
+    time: ManualTime, deleted: str
+) -> None:
+    broker = BrokerAssembly(clock=time, timers=time, delivery=DeliveryOptions())
+    broker.add_topic("sessions", message_type="LITE")
+    sync(broker, "a", action=definition.COMPLETE_ADD, version=1)
+    send(broker, "a", b"1")
+    ack(broker, received(broker))
+    if deleted == "group":
+        broker.leases.forget_group("group")
+        broker.groups.remove("group", now_ms=1)
+        broker.api.consumes_anew("group", "")
+    else:
+        broker.leases.forget_topic(lmq_name("sessions", "a"))
+        broker.api.consumes_anew("", "sessions")
+        broker.topics.remove("sessions", now_ms=1)
+        broker.end_turn()
+        broker.add_topic("sessions", message_type="LITE")
+    # As every client does twice a minute.
+    assert sync(broker, "a", action=definition.COMPLETE_ADD, version=2) == Code.OK
+    send(broker, "a", b"2")
+    assert received(broker).bodies == [b"2"]
+    broker.close()
+
+
+def test_a_lite_topic_whose_messages_have_expired_goes_on_after_a_start(time: ManualTime) -> None:
+    """Begun again at 0, its messages would be passed over by each replica that knows how far its groups were."""
+    disk = SimulatedDisk(random.Random(1), wall_ms=time.wall_ms)
+    broker = BrokerAssembly(clock=time, timers=time, disk=disk, store_options=SMALL_OPTIONS)
+    broker.add_topic("sessions", message_type="LITE", queue_count=1)
+    broker.add_topic("orders")
+    sync(broker, "a")
+    assert send(broker, "a", b"1", b"2", b"3") == [0, 1, 2]
+    ack(broker, received(broker))
+    for _ in range(8):
+        broker.store.put(outgoing_message(topic="orders", body=bytes(1_000)))
+    flush_all(broker.store)
+    wish = ExpiryWish(DiskUsage(90, 100), 0, 4096, 4096, 4096, 4096, is_short=True)
+    job = broker.store.expire(wish, RetentionFloor())
+    assert job is not None
+    job.run()
+    while broker.store.trim_queues():
+        pass
+    assert broker.store.queue_min_offset("sessions", 0) == 3
+    snapshot = broker.leases.snapshot()
+    broker.lite_topics.clear()
+    assert broker.lite_topics.follow("sessions")
+    broker.leases.clear()
+    broker.api.role_begins()
+    broker.leases.restore(snapshot, b"", now_ms=time.monotonic_ms())
+    assert sync(broker, "a") == Code.OK
+    assert waits(receive(broker))
+    broker.api.drain(is_stopping=False)
+    send(broker, "a", b"4", b"5")
+    # The next master is one that was away.
+    broker.leases.clear()
+    broker.api.role_begins()
+    broker.leases.restore(snapshot, b"", now_ms=time.monotonic_ms())
+    sync(broker, "a")
+    assert received(broker).bodies == [b"4", b"5"]
+    broker.close()

@@ -2,6 +2,8 @@
 
 The next master has all of the log that was acknowledged to anybody or given to anybody, and of what comes behind it as
 much as was sent; of the leases' journal all that an answered call of a consumer waited for, and as much of the rest.
+
+Meanwhile operators change numbers of queues and delete groups, wall clocks jump, and files grow old.
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
-from support.stores import log_bytes, records_in
+from support.stores import flush_all, log_bytes, records_in
 from support.transactions import end
 from tandemmq.broker.delayed_messages import RecallRefusal
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
-from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.broker.retention import MasterFloor
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
+from tandemmq.core.metadata.topic_table import is_system_topic
+from tandemmq.core.storage.disk import DiskUsage
+from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.storage.retention import ExpiryWish
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
@@ -57,6 +65,18 @@ _IN_ORDER: Final = ("fifo", "lite")
 _GROUPS: Final = {"all": 201, "some": 201, "few": 2}
 """How often a message is given. One has every message, one those of its SQL filter, one is given them seldom."""
 _INVISIBLE_MS: Final = 10_000
+_QUEUES_MAX: Final = 3
+_FILLER: Final = "filler"
+_HOUR_MS: Final = 3_600_000
+
+
+class _Time(ManualTime):
+    """With a wall clock that may be wrong."""
+
+    wrong_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.wrong_ms
 
 
 @dataclass(eq=False)
@@ -87,13 +107,15 @@ class _Sent:
     letters: dict[str, int] = field(default_factory=dict)
     """How many dead letters there were when the group finished it: from then on none is made."""
     hidden: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Until when the group has it in hand, and where in the journal that stands."""
+    """Until when, by the monotonic clock, the group has it in hand, and where in the journal that stands."""
 
 
 class _History:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
-        self.time = ManualTime()
+        self.time = _Time()
+        self._has_clock_jumped = False
+        self._queue_counts = dict.fromkeys(_KINDS, 2)
         self.sent: dict[bytes, _Sent] = {}
         self._in_hand: list[tuple[str, _Sent, str]] = []
         self._durable = 0
@@ -101,20 +123,25 @@ class _History:
         self._journal: list[bytes] = []
         self._settled = 0
         """So many of its frames were waited for."""
-        self.broker = self._new(b"", b"")
+        self.broker = self._new(0, b"", b"")
 
-    def _new(self, log: bytes, journal: bytes) -> BrokerAssembly:
+    def _new(self, begin: int, log: bytes, journal: bytes, before: MessageStore | None = None) -> BrokerAssembly:
+        """A master whose log begins there."""
         disk = SimulatedDisk(random.Random(self._chance.random()), wall_ms=self.time.wall_ms)
         broker = _Assembly(self, disk)
         for kind, of_type in _TOPIC_TYPES.items():
-            broker.add_topic(kind, message_type=of_type, queue_count=2)
+            broker.add_topic(kind, message_type=of_type, queue_count=self._queue_counts[kind])
+        broker.add_topic(_FILLER, queue_count=1)
         if log:
             broker.store.set_writable(False, "it follows")
             for start in range(0, len(log), _FILE_BYTES):
-                broker.store.append_raw(start, log[start : start + _FILE_BYTES])
+                broker.store.append_raw(begin + start, log[start : start + _FILE_BYTES])
             while broker.store.dispatch():
                 pass
             broker.store.set_writable(True)
+        for queue in () if before is None else before.queues:
+            if not broker.store.queues.has_records(queue.topic, queue.queue_id):
+                broker.store.queues.go_on_at(queue.topic, queue.queue_id, queue.min_offset)
         assert broker.lite_topics.follow("lite")
         broker.leases.restore(
             b"",
@@ -202,6 +229,69 @@ class _History:
             pass
         self.time.advance(0)
 
+    async def resize(self, kind: str, queue_count: int) -> None:
+        """Of a topic in order it would move message groups past each other."""
+        if kind != "fifo":
+            self._queue_counts[kind] = queue_count
+            self.broker.add_topic(kind, message_type=_TOPIC_TYPES[kind], queue_count=queue_count)
+
+    async def delete_group(self, group: str) -> None:
+        """Though somebody consumes: it is made again at once. One with dead letters is kept."""
+        if any(group in known.forwarded or self._letter_count(known, group) for known in self.sent.values()):
+            return
+        self.broker.leases.forget_group(group)
+        self.broker.persist_leases()
+        self.broker.api.consumes_anew(group, "")
+        self._settled = len(self._journal)
+        for known in self.sent.values():
+            if _name_of(known.kind, group) == group:
+                known.finished.discard(group)
+                known.hidden.pop(group, None)
+                known.given[group] = 0
+
+    async def set_clock(self, hours: int) -> None:
+        self._has_clock_jumped |= self.time.wrong_ms != hours * _HOUR_MS
+        self.time.wrong_ms = hours * _HOUR_MS
+
+    async def expire(self) -> None:
+        """All that is there grows old, once each group has begun in each topic and all slaves have the log."""
+        if self.broker.put_status is not None or any(
+            known.dead or self._letter_count(known, group) for known in self.sent.values() for group in _GROUPS
+        ):
+            return
+        broker, store = self.broker, self.broker.store
+        for group in _GROUPS:
+            self._subscribe(group)
+            for kind, queue_count in self._queue_counts.items():
+                if kind != "lite":
+                    broker.leases.open(_name_of(kind, group), kind, range(queue_count))
+        broker.persist_leases()
+        self._settled = len(self._journal)
+        for _ in range(3):
+            store.put(_filler())
+        flush_all(store)
+        self._durable = store.end_offset
+        floor = MasterFloor(
+            store,
+            clock=self.time,
+            leases=broker.leases,
+            stored=ConsumerOffsetTable(),
+            topics=broker.topics,
+            is_system_topic=lambda name: is_system_topic(name, cluster="DefaultCluster", broker_name="broker-a"),
+            slaves=list,
+            slave_count=0,
+            transactions=broker.api.transactions.hold,
+            timers=broker.message_timers.queue,
+            lite=broker.lite_topics,
+        )
+        end = store.end_offset
+        wish = ExpiryWish(DiskUsage(50, 100), store.min_offset, end, 0, 0, 0, is_short=False)
+        job = store.expire(wish, await floor.floor(wish))
+        if job is not None:
+            job.run()
+        while store.trim_queues():
+            pass
+
     async def lose_acknowledgements(self, lost: bool) -> None:
         """Slaves do not answer in time, or do again."""
         self.broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT if lost else None
@@ -245,7 +335,7 @@ class _History:
             self._judge(known, group, batch)
             assert given_one.system_properties.delivery_attempt <= min(_GROUPS[group], known.given[group] + 1)
             known.given[group] += 1
-            known.hidden[group] = self.time.wall_ms() + _INVISIBLE_MS, len(self._journal)
+            known.hidden[group] = self.time.monotonic_ms() + _INVISIBLE_MS, len(self._journal)
             batch.append(known)
             self._in_hand.append((group, known, given_one.system_properties.receipt_handle))
 
@@ -255,7 +345,7 @@ class _History:
         assert self.time.wall_ms() >= known.due_ms, f"{known.body!r} comes early"
         assert not known.is_recalled, f"{known.body!r} was recalled, and comes"
         hidden_ms, _ = known.hidden.get(group, (0, 0))
-        assert self.time.wall_ms() >= hidden_ms, f"{known.body!r} is in hand until {hidden_ms}, and comes"
+        assert self.time.monotonic_ms() >= hidden_ms, f"{known.body!r} is in hand until {hidden_ms}, and comes"
         if known.kind == "half":
             assert definition.COMMIT in known.tried, f"{known.body!r} is seen, and nobody committed it"
         if known.kind in _IN_ORDER:
@@ -302,7 +392,7 @@ class _History:
             self.time.end_turn()
             answer = fake.only(pb.ChangeInvisibleDurationResponse)
             if answer.status.code == Code.OK:
-                known.hidden[group] = self.time.wall_ms() + 1_000 * seconds, len(self._journal)
+                known.hidden[group] = self.time.monotonic_ms() + 1_000 * seconds, len(self._journal)
                 self._in_hand.append((group, known, answer.receipt_handle))
                 self._settled = len(self._journal)
             return
@@ -314,27 +404,38 @@ class _History:
             self._settled = len(self._journal)
 
     async def change_master(self, share: float, in_order: bool) -> None:
-        log = log_bytes(self.broker.store)
-        ends = [0] + [
-            found.physical_offset + found.size for found in records_in(log, start_offset=0, file_bytes=_FILE_BYTES)
+        store = self.broker.store
+        begin, log = store.min_offset, log_bytes(store)
+        ends = [begin] + [
+            found.physical_offset + found.size for found in records_in(log, start_offset=begin, file_bytes=_FILE_BYTES)
         ]
-        ends = [offset for offset in ends if offset >= self._durable] or [len(log)]
-        cut = len(log) if in_order else ends[min(len(ends) - 1, int(share * len(ends)))]
+        ends = [offset for offset in ends if offset >= self._durable] or [store.end_offset]
+        cut = store.end_offset if in_order else ends[min(len(ends) - 1, int(share * len(ends)))]
         if in_order:
             self.persisted(self.broker.leases.end_journal())
             self._settled = len(self._journal)
         kept = self._settled + int(share * (len(self._journal) - self._settled + 1))
         del self._journal[kept:]
-        broken, self.broker = self.broker, self._new(log[:cut], b"".join(self._journal))
+        broken, self.broker = (
+            self.broker,
+            self._new(begin, log[: cut - begin], b"".join(self._journal), store),
+        )
         self._durable = min(self._durable, cut)
         broken.close()
         for known in self.sent.values():
-            known.hidden = {group: hidden for group, hidden in known.hidden.items() if hidden[1] <= kept}
+            # Another master counts the rest of a lease by its own wall clock.
+            is_known = not self._has_clock_jumped
+            known.hidden = {group: hidden for group, hidden in known.hidden.items() if is_known and hidden[1] <= kept}
+        self._has_clock_jumped = False
         await self.broker.message_timers.take_over()
 
     async def finish(self) -> None:
         """All ends well: everything promised comes, and then nothing any more."""
         await self.lose_acknowledgements(False)
+        await self.set_clock(2)
+        for kind in _KINDS:
+            if kind != "lite":  # What is in queues that are not read comes when they are; clients see no lite topic's.
+                await self.resize(kind, _QUEUES_MAX)
         for _ in range(12):
             await self.pass_time(20)
             for kind in _KINDS:
@@ -368,6 +469,11 @@ class _History:
 def _name_of(kind: str, group: str) -> str:
     """Of the consumer group, as the broker knows it."""
     return f"{group}-fifo" if kind == "fifo" else group
+
+
+def _filler() -> OutgoingMessage:
+    host = Host.parse("127.0.0.1", 1)
+    return OutgoingMessage(_FILLER, 0, bytes(_FILE_BYTES // 2 + 1_000), b"", 0, (), None, 0, host)
 
 
 def _client_of(group: str) -> FakeCall:
@@ -419,6 +525,10 @@ _STEPS: Final = st.one_of(
     st.tuples(st.just("pass_time"), st.integers(1, 15)),
     st.tuples(st.just("lose_acknowledgements"), st.booleans()),
     st.tuples(st.just("change_master"), st.floats(0, 1), st.booleans()),
+    st.tuples(st.just("resize"), _KIND, st.integers(1, _QUEUES_MAX)),
+    st.tuples(st.just("delete_group"), _GROUP),
+    st.tuples(st.just("set_clock"), st.integers(-1, 1)),
+    st.tuples(st.just("expire")),
 )
 
 

@@ -18,6 +18,7 @@ from support.http2_peer import unary_request
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.core.delivery import sql_filter
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.core.delivery.sql_filter import (
     ENTRY_CHARACTERS,
@@ -874,3 +875,17 @@ def test_what_waits_keeps_nothing_else_of_its_request(broker: BrokerAssembly, me
     assert refused.code is StatusCode.OK
     answer: Any = refused.sent[0]
     assert answer.status.code == definition.BAD_REQUEST
+
+
+def test_where_a_group_begins_at_the_newest_message_is_copied_at_once(time: ManualTime) -> None:
+    """A master that took over without it would begin the group anew, behind what was sent to a consumer that waits."""
+    broker = BrokerAssembly(clock=time, timers=time, delivery=DeliveryOptions())
+    broker.add_topic("orders")
+    broker.progress_waits = []
+    call(broker, "ReceiveMessage", receive_request())
+    assert len(broker.progress_waits) == 1
+    call(broker, "ReceiveMessage", receive_request())
+    assert len(broker.progress_waits) == 1
+    call(broker, "ReceiveMessage", receive_request(group="other"))
+    assert len(broker.progress_waits) == 2
+    broker.close()

@@ -88,7 +88,7 @@ def test_first_record_of_a_part_is_damaged(byte: int, equal_group: list[Path], t
 
 def test_record_longer_than_usual(tmp_path: Path) -> None:
     """A broker may be told to take messages of more than 4 MiB."""
-    options = replace(AUDIT_OPTIONS, commit_log_file_bytes=24 << 20, max_message_bytes=16 << 20)
+    options = replace(AUDIT_OPTIONS, commit_log_file_bytes=24 << 20)
     for folder in (tmp_path / "0", tmp_path / "1"):
         store = MessageStore(PosixDisk(folder), ManualClock(), options, store_host=STORE_HOST, process_id=4711)
         store.load()

@@ -73,8 +73,10 @@ def test_oldest_ids_go_where_there_are_too_many() -> None:
     assert window.find("id-20", 99_000) is None
 
 
-def test_window_is_read_from_the_ends_of_the_queues() -> None:
-    deduplication, _ = new()
+@pytest.mark.parametrize("queue_count", [2, 1])
+def test_window_is_read_from_the_ends_of_the_queues(queue_count: int) -> None:
+    """Of all that the topic ever had."""
+    deduplication, _ = new(queue_count=queue_count)
     queues = QueueMemory()
     for number in range(300):
         queue_id = number % 2

@@ -191,6 +191,22 @@ def test_message_that_is_put_again_gets_the_next_place() -> None:
     assert parent.lites.addressed(other) is other
 
 
+def test_a_lite_topic_of_which_nothing_is_left_goes_on_where_its_groups_are() -> None:
+    parent = Parent()
+    name = lmq_name("parent", "a")
+    parent.lites.reached = {name: 7}.__getitem__
+    assert (parent.lites.min_offset(name, 0), parent.lites.max_offset(name, 0)) == (7, 7)
+    assert parent.put("a", 0) == 7
+    # A replica that knows more of it follows.
+    replica = parent.new_lites()
+    replica.follow("parent")
+    parent.lites.remove(name)
+    parent.lites.reached = lambda _: 5
+    assert [parent.put("a", 0) for _ in range(4)] == [5, 6, 7, 8]
+    assert replica.follow("parent")
+    assert shape(replica) == shape(parent.lites)
+
+
 def test_records_without_a_logical_queue_are_passed_over() -> None:
     parent = Parent()
     for properties in (b"", b"INNER_MULTI_DISPATCH\x01%LMQ%$parent$a\x02", b"INNER_MULTI_DISPATCH\x01x\x02"):

@@ -139,7 +139,7 @@ def test_a_record_is_found_wherever_the_reads_end(garbage_bytes: int, seed: int)
 
 
 def test_a_record_larger_than_a_read_is_read_whole() -> None:
-    options = with_options(commit_log_file_bytes=8 << 20, max_message_bytes=4 << 20)
+    options = with_options(commit_log_file_bytes=8 << 20)
     store = new_store(SimulatedDisk(random.Random(1)), options=options)
     store.load()
     for size in (10, 3 << 20, 20):

@@ -236,7 +236,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "status"),
         [
-            ({"body": bytes(2001)}, PutStatus.MESSAGE_ILLEGAL),
+            ({"body": bytes(4000)}, PutStatus.MESSAGE_ILLEGAL),
             ({"topic": "t" * 256}, PutStatus.MESSAGE_ILLEGAL),
             ({"topic": ""}, PutStatus.MESSAGE_ILLEGAL),
             ({"keys": ("u", "k" * 32_767)}, PutStatus.PROPERTIES_SIZE_EXCEEDED),
