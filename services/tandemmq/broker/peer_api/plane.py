@@ -99,7 +99,7 @@ def serve_metadata_plane(
     )
     broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(
         BrokerOperationsServicer(
-            sessions=parts.sessions,
+            parts,
             changes=changes,
             settings=settings,
             events=events,
@@ -107,10 +107,6 @@ def serve_metadata_plane(
             kept_tails=KeptTails(
                 disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
             ),
-            client_api=parts.client_api,
-            process_start_ms=parts.incarnation,
-            refusal=lambda: parts.refusal,
-            clock=parts.clock,
         ),
         aio_server,
     )
