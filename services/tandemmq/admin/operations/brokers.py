@@ -14,6 +14,10 @@ from tandemmq.admin.operations.questions import (
     OperationFailed,
     Questions,
     check_offset,
+    invalid,
+    not_found,
+    refused,
+    unavailable,
     unseen_of,
 )
 from tandemmq.admin.operations.values import (
@@ -58,7 +62,7 @@ class BrokerOperations:
     ) -> Sequence[ConfigChange]:
         """Changes settings of `name:id`, all or none, until its next start."""
         if not values:
-            raise OperationFailed(FailureKind.INVALID, "no setting is named", remedy="name a key and its new value")
+            raise invalid("no setting is named", remedy="name a key and its new value")
         request = pb.UpdateConfigRequest(values=values, dry_run=dry_run)
         answer = await self._questions.broker(
             self._members.broker(broker),
@@ -80,27 +84,20 @@ class BrokerOperations:
             problem=f"{master.key} does not say what it waits for",
         )
         if not waits.waits_for and not waits.missing:
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 f"{master.key} {'serves and ' if waits.serving else ''}waits for nothing; nothing was given up",
                 remedy="`tandemmq status` shows how it is",
             )
         loss = _loss(master, waits, dry_run=dry_run)
         if not loss.names:
-            raise OperationFailed(
-                FailureKind.REFUSED,
-                problem,
-                cause=loss.waits_for,
-                remedy="nobody can give that up; wait, or remove the cause",
-            )
+            raise refused(problem, cause=loss.waits_for, remedy="nobody can give that up; wait, or remove the cause")
         if dry_run:
             return loss
         whom = f"it waits for {', '.join(loss.names)}"
         if loss.serving:
             problem, whom = f"{master.key} serves, and forgot nobody", f"away are {', '.join(loss.names)}"
         if set(names) != set(loss.names):
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 problem,
                 cause=f"{whom}; named was {', '.join(names) or 'nothing'}",
                 remedy="look again with a dry run, and name what it tells",
@@ -132,10 +129,8 @@ class BrokerOperations:
         """Puts dead letters, at most 1,000, back into the topics they came from, a hundred at a time. PARTIAL names the
         first offset of those not tried."""
         if not 0 < len(queue_offsets) <= _LETTERS_MAX:
-            raise OperationFailed(
-                FailureKind.INVALID,
-                f"{len(queue_offsets):,} dead letters are named",
-                remedy=f"name from 1 to {_LETTERS_MAX:,} at a time",
+            raise invalid(
+                f"{len(queue_offsets):,} dead letters are named", remedy=f"name from 1 to {_LETTERS_MAX:,} at a time"
             )
         for offset in queue_offsets:
             check_offset(offset)
@@ -201,10 +196,8 @@ class FailoverOperations:
         members = self._members.of_group(broker_name)
         by_id = {broker.broker_id: broker for broker in members}
         if to is not None and to not in by_id:
-            raise OperationFailed(
-                FailureKind.NOT_FOUND,
-                f"{broker_name} has no broker {to}",
-                remedy=f"choose one of {', '.join(map(str, sorted(by_id)))}",
+            raise not_found(
+                f"{broker_name} has no broker {to}", remedy=f"choose one of {', '.join(map(str, sorted(by_id)))}"
             )
         master, epoch = await self._master(broker_name, members)
         if to == master.broker_id:
@@ -214,9 +207,7 @@ class FailoverOperations:
         if dry_run:
             return planned
         if successor not in by_id:
-            raise OperationFailed(
-                FailureKind.UNAVAILABLE, f"{planned.to_broker} is not known yet", remedy="ask again in some seconds"
-            )
+            raise unavailable(f"{planned.to_broker} is not known yet", remedy="ask again in some seconds")
         begun_ms = self._clock.monotonic_ms()
         await self._ask(master, successor, dry_run=False)
         new_epoch = await self._until_serving(by_id[successor], after_epoch=epoch, begun_ms=begun_ms)
@@ -282,8 +273,7 @@ class FailoverOperations:
             raise _nobody_answers(broker_name, answers)
         acting = [(broker, state.epoch) for broker, state in states if state.acts]
         if not acting:
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 f"{broker_name} has no master that could hand over",
                 cause="\n".join(f"{broker.key}: {_stands(state)}" for broker, state in states),
                 remedy=f"{_STATUS}; it elects one by itself when a member of its in-sync set is up",
@@ -300,8 +290,7 @@ class FailoverOperations:
                 if state.acts and state.epoch > after_epoch:
                     return state.epoch
             await asyncio.sleep(_POLL_S)
-        raise OperationFailed(
-            FailureKind.UNAVAILABLE,
+        raise unavailable(
             f"{successor.key} was named the master, and does not serve after {_SERVES_LIMIT_MS // 1_000} s",
             remedy=_STATUS,
         )
@@ -320,12 +309,11 @@ def _stands(state: FailoverState) -> str:
 def _nobody_answers(
     broker_name: str, answers: Sequence[Answer[failover_pb.GetFailoverStateResponse]]
 ) -> OperationFailed:
-    refused = [answer for answer in answers if answer.failure and answer.failure.kind is FailureKind.REFUSED]
-    cause = "\n".join(f"{one.subject}: {one.failure.text}" for one in refused or answers if one.failure is not None)
-    if not refused:
-        return OperationFailed(FailureKind.UNAVAILABLE, f"nobody of {broker_name} answers", cause=cause)
-    return OperationFailed(
-        FailureKind.REFUSED,
+    refusals = [answer for answer in answers if answer.failure and answer.failure.kind is FailureKind.REFUSED]
+    cause = "\n".join(f"{one.subject}: {one.failure.text}" for one in refusals or answers if one.failure is not None)
+    if not refusals:
+        return unavailable(f"nobody of {broker_name} answers", cause=cause)
+    return refused(
         f"{broker_name} does not fail over",
         cause=cause,
         remedy="set failoverAuthority to the same on all its members, and restart them",

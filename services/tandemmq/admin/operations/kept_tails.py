@@ -16,10 +16,11 @@ from typing import Final, TypeVar
 
 from tandemmq.admin.operations.questions import (
     BrokerPlanes,
-    FailureKind,
     Members,
-    OperationFailed,
     Questions,
+    invalid,
+    not_found,
+    unavailable,
     unseen_of,
 )
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
@@ -177,10 +178,8 @@ class KeptTailOperations:
             token = answer.next_page_token
             if not token:
                 break
-        raise OperationFailed(
-            FailureKind.NOT_FOUND,
-            f"{broker} keeps no tail {name}",
-            remedy="`tandemmq restore-kept-tail` without a name lists those there are",
+        raise not_found(
+            f"{broker} keeps no tail {name}", remedy="`tandemmq restore-kept-tail` without a name lists those there are"
         )
 
     async def _read(self, broker: str, name: str, offset: int, length: int) -> bytes:
@@ -194,7 +193,7 @@ class KeptTailOperations:
                 problem=f"the tail {name} cannot be read",
             )
             if not answer.data:
-                raise OperationFailed(FailureKind.UNAVAILABLE, f"the tail {name} ends at {offset:,} all at once")
+                raise unavailable(f"the tail {name} ends at {offset:,} all at once")
             pieces.append(answer.data)
             offset += len(answer.data)
         return b"".join(pieces)
@@ -217,7 +216,7 @@ def _fingerprint(offset: int, data: bytes) -> tuple[TailMessage, pb.MessageFinge
         record = decode_record(data)
         properties = decode_properties(record.properties)
     except MalformedRecord as error:
-        raise OperationFailed(FailureKind.INVALID, f"what lies at {offset:,} is no record: {error.reason}") from error
+        raise invalid(f"what lies at {offset:,} is no record: {error.reason}") from error
     message_id = message_id_of(record, properties)
     fingerprint = pb.MessageFingerprint(
         message_id=message_id,
@@ -264,7 +263,5 @@ def _walk_from(tail: KeptTail, page_token: str) -> TailWalk:
         ):
             raise ValueError(page_token)
     except (ValueError, TypeError) as error:
-        raise OperationFailed(
-            FailureKind.INVALID, "page_token: it is none of this tail's", remedy="begin again without one"
-        ) from error
+        raise invalid("page_token: it is none of this tail's", remedy="begin again without one") from error
     return TailWalk(position, tail.end_offset, lost_from=lost_from, lost_reason=reason)

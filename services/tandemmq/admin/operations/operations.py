@@ -21,7 +21,15 @@ from tandemmq.admin.operations.groups import GroupOperations, topics_together
 from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
 from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending, TransactionOperations
-from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
+from tandemmq.admin.operations.questions import (
+    FailureKind,
+    Members,
+    OperationFailed,
+    Questions,
+    each_once,
+    not_found,
+    refused,
+)
 from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, attributes_text, dead_letter_topic
 from tandemmq.admin.operations.values import (
     ChangeResult,
@@ -276,8 +284,7 @@ class Operations:
                 if query.broker_name in ("", one.broker_name)
             ]
             if queues and query.queue_id not in {one.queue_id for one in queues}:
-                raise OperationFailed(
-                    FailureKind.NOT_FOUND,
+                raise not_found(
                     f"topic {query.topic} has no queue {query.queue_id} there",
                     remedy=f"its queues are 0 to {max(one.queue_id for one in queues)}",
                 )
@@ -322,8 +329,7 @@ class Operations:
         """Starts a run of the consistency job over all broker groups, or over some. REFUSED: one is running, or none
         can be started from here; NOT_FOUND: there is no such broker group."""
         if self._verifier is None:
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 "no run of the consistency job can be started from here",
                 cause="neither a folder in consistencyResults nor consistencyCronJobs is set",
                 remedy="run tandemmq verify, or kubectl create job --from=cronjob/RELEASE-consistency-quick NAME",
