@@ -16,9 +16,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.access import AccessOperations
-from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations
+from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations, KeptTailOperations
 from tandemmq.admin.operations.groups import GroupOperations, topics_together
-from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
 from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending, TransactionOperations
 from tandemmq.admin.operations.questions import (
