@@ -62,6 +62,7 @@ from tandemmq.consistency.tasks import (
     TaskRunner,
 )
 from tandemmq.core.audit.causes import collate, place_of, ranges_of, with_one_source, with_sources
+from tandemmq.core.audit.derived_facts import DerivedFacts, compare_derived_files, joined_spans
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import (
@@ -535,8 +536,6 @@ class GroupAudit:
         known: list[Finding],
     ) -> list[Finding]:
         """The way back, from derived files to the log: when all of the log was read."""
-        from tandemmq.core.audit.derived_files import DerivedFacts, compare_derived_files, joined_spans
-
         group_end = max(found.replica.facts.end_offset for found in described.values())
         of_log = [own for own in known if own.severity is not Severity.DERIVED]
         tasks = [
