@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
@@ -49,6 +49,9 @@ from tandemmq.admin.operations.values import (
 from tandemmq.admin.rpc import Channels
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.consistency_runs import Starter
 
 ResultT = TypeVar("ResultT")
 
@@ -157,16 +160,6 @@ _ACTIONS: Final = {"send": "send_message"}
 """Those that the audit log calls otherwise."""
 
 
-class Verifier(Protocol):
-    """What starts runs of the consistency job."""
-
-    def state(self) -> Verification:
-        """The run that was asked for last."""
-
-    async def start(self, tier: Tier, groups: Sequence[str], *, dry_run: bool) -> Verification:
-        """Starts one. Raises OperationFailed."""
-
-
 class Operations:
     """One cluster. Has no task of its own and nothing to close: `channels` are the caller's.
 
@@ -181,7 +174,7 @@ class Operations:
         members: Callable[[], ClusterState | None],
         send_client: MakeSendClient,
         clock: Clock,
-        verifier: Verifier | None = None,
+        verifier: Starter | None = None,
     ) -> None:
         """`members` gives the newest reading, None before the first; `send_client` makes what a test message is sent
         with; `verifier` starts runs of the consistency job, None: nothing does."""
