@@ -23,7 +23,7 @@ import xxhash
 
 from tandemmq.core.audit.derived_facts import DerivedFacts, Queue
 from tandemmq.core.audit.equality import odd_segments
-from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind
 from tandemmq.core.audit.index_check import IndexFile, indexed_messages, read_index_file
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.queue_check import (
@@ -176,16 +176,7 @@ class _DerivedCheck:
 
     def _new(self, kind: FindingKind, detail: str, file: str, *, messages: int = 0, **more: Any) -> Finding:
         facts = self._store.facts
-        return Finding(
-            kind=kind,
-            group=facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=detail,
-            broker_id=facts.broker_id,
-            messages=messages,
-            file=file,
-            **more,
-        )
+        return Finding.of(facts, kind, detail, messages=messages, file=file, **more)
 
     # The log, as two kinds of files that were made of it say
 
