@@ -605,7 +605,6 @@ class Broker:
 
     @property
     def incarnation(self) -> int:
-        """Wall clock of the process start in ms."""
         return self._parts.incarnation
 
     @property

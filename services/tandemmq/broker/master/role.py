@@ -213,7 +213,6 @@ class MasterRole:
 
     @property
     def waiting_count(self) -> int:
-        """Sends, and turns with acknowledgements, without an answer yet."""
         return self.write_path.waiting_count + (0 if self.progress is None else self.progress.waiting_count)
 
     @property
@@ -306,7 +305,6 @@ class MasterRole:
         """It follows nobody."""
 
     def persist_leases(self) -> None:
-        """Writes what changed in the lease table. A disk that refuses stops the broker."""
         try:
             self.leases.persist()
         except DiskError as error:
@@ -314,7 +312,6 @@ class MasterRole:
             raise
 
     def persist_leases_durably(self) -> None:
-        """The same, so that it outlives a loss of power."""
         try:
             self.leases.persist_durably()
         except DiskError as error:
