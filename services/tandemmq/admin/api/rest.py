@@ -63,7 +63,7 @@ from tandemmq.admin.operations.values import (
     UserChange,
     Verification,
 )
-from tandemmq.admin.trace_reader import TraceFindings, TraceSource
+from tandemmq.admin.trace_reader import ClusterTraces, TraceFindings
 from tandemmq.admin.trace_trees import findings_document, list_document
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
@@ -877,7 +877,7 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 _Key = Annotated[str, Query(max_length=_KEY_MAX)]
 
 
-def add_traces(app: FastAPI, traces: TraceSource) -> None:
+def add_traces(app: FastAPI, traces: ClusterTraces) -> None:
     @app.get("/api/v1/traces", tags=["traces"])
     async def newest_traces(
         notable: bool = False, count: Annotated[int, Query(ge=1, le=200)] = _LISTED

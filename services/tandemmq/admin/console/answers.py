@@ -20,7 +20,7 @@ from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed, refused
 from tandemmq.admin.operations.values import ChangeResult, Page
-from tandemmq.admin.trace_reader import TraceSource
+from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import count_text
 
@@ -52,7 +52,7 @@ class Pages:
     desk: OperationsDesk
     cluster: CachedCluster
     consistency: ConsistencyRuns
-    traces: TraceSource
+    traces: ClusterTraces
     clock: Clock
     # How often an open page renews itself.
     refresh_ms: int
