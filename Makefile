@@ -69,10 +69,10 @@ wheels: setup ## wheels in build/wheels: a pure one, and a compiled one for each
 	@tools/bootstrap.sh compiler
 	@$(BIN)/python tools/wheels.py
 
-e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: FRONT=grpcio, COMPILED=1
+e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: COMPILED=1
 	@$(BIN)/python tools/official_clients.py
-	@$(BIN)/python tools/run_tests.py --report e2e-clients$(if $(FRONT),-$(FRONT))$(if $(COMPILED),-compiled) \
-		$(if $(COMPILED),--compiled) $(if $(FRONT),--front $(FRONT)) \
+	@$(BIN)/python tools/run_tests.py --report e2e-clients$(if $(COMPILED),-compiled) \
+		$(if $(COMPILED),--compiled) \
 		e2e/official_java e2e/official_go e2e/official_node e2e/official_python
 
 e2e-kube: setup ## all presets and faults on a real Kubernetes of three nodes (root): ONLY="faults scaling", DOCS=1
@@ -86,8 +86,8 @@ fuzz: setup compiled ## hostile bytes into the HTTP/2 front and our own decoders
 attacks: setup ## HTTP/2 attacks against a real broker, many rounds, while an orderly client sends: ROUNDS=20
 	@$(BIN)/python tools/attacks.py --rounds $(or $(ROUNDS),20)
 
-strangers: setup ## strangers on every port of a closed cluster while a user sends: p99, nothing lost, nothing of theirs accepted: MINUTES=10
-	@$(BIN)/python tools/strangers.py --minutes $(or $(MINUTES),10)
+strangers: setup compiled ## strangers on every port of a closed cluster, its modules compiled as in images, while a user sends: p99, nothing lost, nothing of theirs accepted: MINUTES=10
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python tools/strangers.py --minutes $(or $(MINUTES),10)
 
 security: setup ## who gets in: strangers, wrong certificates, every method as everybody, rotation under load; build/security.json
 	@$(BIN)/python tools/security.py

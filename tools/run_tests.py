@@ -236,12 +236,10 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", help="folders below tests/; default: all")
     parser.add_argument("--report", default="test", help="name of the report in build/")
     parser.add_argument("--compiled", action="store_true", help="only what is run against build/compiled")
-    parser.add_argument("--front", help="broker setting clientFront, for folders of tests/e2e alone")
     arguments = parser.parse_args()
     BUILD.mkdir(exist_ok=True)
     if arguments.folders:
-        front = ("--front", arguments.front) if arguments.front else ()
-        steps = [_named(folder, front, compiled=arguments.compiled) for folder in arguments.folders]
+        steps = [_named(folder, compiled=arguments.compiled) for folder in arguments.folders]
         if arguments.compiled and not (BUILD / "compiled").is_dir():
             parser.error("there is no build/compiled; make it with `make compiled`")
         outcomes = []
@@ -270,13 +268,13 @@ def main() -> int:
     return 0 if total["failed"] == 0 and total["passed"] > 0 else 1
 
 
-def _named(folder: str, front: tuple[str, ...], *, compiled: bool) -> Step:
+def _named(folder: str, *, compiled: bool) -> Step:
     """The step of a folder that somebody names: it runs whole, less what cannot be run compiled, and on both cores."""
     steps = [step for step in (*PLAIN_STEPS, *COMPILED_STEPS) if step.name == folder]
     arguments = next((step.arguments for step in steps if step.whole and step.compiled == compiled), ())
     spreads_itself = folder == "simulation" or any(step.waits for step in steps)
     spread = ("-n", "2") if steps and not spreads_itself else ()
-    return Step(folder, (*spread, *arguments, *front), compiled)
+    return Step(folder, (*spread, *arguments), compiled)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Strangers on every port of a closed cluster for some minutes, while a user sends.
 
-    make strangers MINUTES=10          # build/strangers.json
+    make strangers MINUTES=10          # build/strangers.json; compiled modules, as images have them
     python tools/strangers.py --minutes 1
 
 A NameServer, a SYNC_MASTER, its slave and the admin service, each with certificates, and with users on the client

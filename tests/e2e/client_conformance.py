@@ -60,9 +60,8 @@ class ClientConformance:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def cluster(cls, request: pytest.FixtureRequest, command: list[str], logs: Path) -> Iterator[ProcessCluster]:
-        front = request.config.getoption("--front")
-        settings = {"consumeFromEarliest": "true"} | ({} if front is None else {"clientFront": front})
+    def cluster(cls, command: list[str], logs: Path) -> Iterator[ProcessCluster]:
+        settings = {"consumeFromEarliest": "true"}
         with ProcessCluster(logs / "cluster") as cluster:
             cluster.add_name_server()
             master = cluster.add_broker(settings=settings)

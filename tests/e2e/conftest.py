@@ -1,4 +1,4 @@
-"""The option that chooses the front the official clients talk to."""
+"""The option that says where pictures go."""
 
 from __future__ import annotations
 
@@ -6,5 +6,4 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--front", default=None, help="broker setting clientFront; default: the broker's own default")
     parser.addoption("--pictures", default=None, help="folder for pictures of dashboards and traces; default: none")

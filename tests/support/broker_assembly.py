@@ -16,7 +16,7 @@ from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.services import ApiOptions, Timers
-from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
+from tandemmq.broker.client_api.sessions import ClientSessions, by_address, client_id_of
 from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.message_timers import MessageTimers
@@ -111,9 +111,10 @@ class BrokerAssembly:
         )
         now_ms = clock.monotonic_ms()
         self.leases.restore(b"", b"", now_ms=now_ms, clock_offset_ms=clock.wall_ms() - now_ms)
-        self.sessions = ClientSessions(self._client_gone)
+        self.sessions = ClientSessions(self._client_gone, whose=lambda call: self.whose(call))
         self.new_filters = NewFilters()
         self.client_id_of = client_id_of
+        self.whose = by_address
         # Clients that said goodbye or fell silent, in their order.
         self.gone_client_ids: list[str] = []
         self.client_endpoint = "127.0.0.1:8081"
@@ -219,7 +220,7 @@ class BrokerAssembly:
         self.add_topic(topic, queue_count=queue_count)
         done()
 
-    def create_group(self, group: str, *, client_id: str) -> str | None:
+    def create_group(self, group: str, call: Call) -> str | None:
         """In memory; with `group_refusal` not at all."""
         if self.group_refusal is None:
             self.add_group(group)

@@ -62,6 +62,7 @@ class GuardedBroker:
             has_room=self.broker.sessions.has_room,
         )
         self.broker.client_id_of = self.access.client_id_of
+        self.broker.whose = self.access.user_of
         self.tables.access_changed = self.access.changed
         self.api = self.broker.api = ClientApi(self.broker, None, self.access)
         self.methods = self.api.method_table().methods

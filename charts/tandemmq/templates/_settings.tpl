@@ -15,7 +15,6 @@
    "brokerHeartbeatInterval": 1000,
    "brokerNotActiveTimeoutMillis": 10000,
    "clientConnectionsMax": 20000,
-   "clientFront": "mqgrpc",
    "clientQuotas": "",
    "clientStreamsMax": 4000,
    "clockJumpMax": 0,

@@ -182,6 +182,11 @@ class AccessChanges:
             if self._tables.users.get(username) is not None:
                 self._put_entries(subject, acl.entries)
                 log.info("acl_created", by="authSeedPath", subject=subject, entries=len(acl.entries))
+                try:
+                    check_said(subject, acl.entries)
+                except InvalidAcl as error:
+                    # The file was taken before; a broker that does not start would be worse.
+                    log.warning("acl_never_counts", by="authSeedPath", subject=subject, reason=str(error))
             elif not self._tables.users.was_removed(username):
                 log.warning(
                     "acl_not_created",

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import structlog
 
-from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, by_address
+from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
+from tandemmq.broker.client_api.sessions import by_address
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
@@ -30,7 +31,7 @@ from tandemmq.broker.replica_identity import LogDamage, ReplicaIdentity, missing
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
 from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
-from tandemmq.broker.settings import BrokerSettings, ClientFront
+from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.broker.tracing.observability import ChangeTracer
 from tandemmq.core.clock import Clock
@@ -390,8 +391,7 @@ class Broker:
         if parts.failure is not None:
             return
         try:
-            if not await parts.client_plane.settle(limit_ms=_SETTLE_LIMIT_MS):
-                parts.client_api.doubt_latest()
+            await parts.client_plane.settle(limit_ms=_SETTLE_LIMIT_MS)
         except* DiskError as errors:
             # Whoever takes over doubts the last answers, as after a kill.
             log.error("answers_not_settled", reason=str(errors.exceptions[0]))
@@ -671,7 +671,7 @@ class Broker:
             metadata=parts.metadata_endpoint(),
             ha=host_port(settings.ha_host, ha_port) if ha_port else "",
             reads=parts.role.serves_reads,
-            forwards=self._failover is not None and settings.client_front is not ClientFront.GRPCIO,
+            forwards=self._failover is not None,
             client_group=settings.group_endpoint,
             client_external=host_port(settings.external_advertised_host, external_port) if external_port else "",
         )

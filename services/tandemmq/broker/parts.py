@@ -20,10 +20,10 @@ from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
 from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forward_tls import broker_channels_of
-from tandemmq.broker.client_api.forwarding import GroupCalls, by_address
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import READS_ONLY, Timers
-from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
+from tandemmq.broker.client_api.sessions import ClientSessions, by_address, client_id_of
 from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from tandemmq.broker.retention import Floor
     from tandemmq.broker.runtime_settings import Applier
     from tandemmq.service.event_loop import TurnLimit
+    from tandemmq.service.rpc import Call
 
 # Topic, properties and fixed fields of a record beside its body.
 LITE_FOLLOWED_AT_ONCE: Final = 256
@@ -485,13 +486,14 @@ class BrokerParts:
 
     def _build_client_api(self) -> None:
         settings = self.settings
-        self.sessions = ClientSessions(self._client_gone)
+        self.sessions = ClientSessions(self._client_gone, whose=lambda call: self.whose(call))
         self.new_filters = NewFilters()
         self.options = api_options(settings)
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,
             per_client_per_second=settings.new_groups_per_client_per_second,
             count_max=settings.subscription_groups_max,
+            is_there=lambda group: self.groups.get(group) is not None,
         )
         keys = read_keys(settings.auth_key_path)
         self.access_changes = AccessChanges(self.tables, keys=keys, clock=self.clock)
@@ -500,13 +502,15 @@ class BrokerParts:
         """Who may call the client API; None: whoever reaches it."""
         self.client_id_of = client_id_of if self.access is None else self.access.client_id_of
         """Of a call to the client API."""
+        self.whose = by_address if self.access is None else self.access.user_of
+        """Of whose share a call to the client API takes: its user's, or its address's where nobody signs in."""
         self.broker_channels = broker_channels_of(settings, clock=self.clock)
         self.group_calls = GroupCalls(
             self.members.client_of_group,
             now_ms=self.clock.monotonic_ms,
             vouch=self.access.vouch if self.access is not None else None,
             brokers=self.broker_channels,
-            whose=self.access.user_of if self.access is not None else by_address,
+            whose=self.whose,
         )
         self.client_api = ClientApi(self, self.observability.tracing, self.access)
         self.client_api.change_quotas(settings.quota_rules())
@@ -649,9 +653,15 @@ class BrokerParts:
                 await asyncio.sleep(0)
         return bool(parents)
 
-    def create_group(self, group: str, *, client_id: str) -> str | None:
+    def create_group(self, group: str, call: Call) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""
-        refusal = self._group_creations.refusal(client_id, count=len(self.groups), now_ms=self.clock.monotonic_ms())
+        refusal = self._group_creations.refusal(
+            group,
+            self.client_id_of(call),
+            self.whose(call),
+            count=len(self.groups),
+            now_ms=self.clock.monotonic_ms(),
+        )
         if refusal is None:
             self.tables.put_group(SubscriptionGroupConfig(group_name=group))
         return refusal

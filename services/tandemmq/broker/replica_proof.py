@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import structlog
+
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.replication.common_prefix import CommonPrefixSearch
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from tandemmq.broker.parts import Role
     from tandemmq.broker.peer_client import PeerClient
     from tandemmq.core.storage.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
 
 
 class ReplicaProof:
@@ -38,7 +42,13 @@ class ReplicaProof:
         """Promises a starting master to take no byte of an earlier epoch, and drops the master that is followed."""
         if not await self._replica.promise(epoch, disk_id, nonce):
             return False
-        await self._role().leave_master()
+        try:
+            await self._role().leave_master()
+        except TimeoutError:
+            log.warning(
+                "master_not_left", epoch=epoch, consequence="the promise is not given; the one who asked asks again"
+            )
+            return False
         return True
 
     def holds(self, item: LogRange) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -235,8 +236,9 @@ class BrokerReport:
             yield pb.BrokerProblem(
                 problem=f"group {one.group} began at the newest message of {one.topic}: "
                 f"{one.message_count:,} older ones are not delivered to it",
-                remedy=f"if it should have them: tandemmq group reset {one.group} {one.topic} --to earliest; "
-                "consumeFromEarliest=true lets new groups begin at the oldest message",
+                # Whatever a client calls its group is one word of a shell's.
+                remedy=f"if it should have them: tandemmq group reset {quote(one.group)} {quote(one.topic)} "
+                "--to earliest; consumeFromEarliest=true lets new groups begin at the oldest message",
             )
         if len(skipped) > _NAMED_MAX:
             yield pb.BrokerProblem(

@@ -8,9 +8,11 @@ the small frozen values it needs.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from ipaddress import ip_network
-from typing import Annotated, Self
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -27,17 +29,10 @@ from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.service.metrics import ExporterType
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
-from tandemmq.service.settings import Addresses, Port, is_host_port, parts_of
+from tandemmq.service.settings import Addresses, FormerSetting, Port, is_host_port, parts_of
 
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
-
-
-class ClientFront(StrEnum):
-    """What serves the client API: our own HTTP/2 front, or the gRPC library's, ten times the cost."""
-
-    MQGRPC = "mqgrpc"
-    GRPCIO = "grpcio"
 
 
 class LogLevel(StrEnum):
@@ -64,6 +59,10 @@ class BrokerSettings(ServicePortSettings):
     """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
 
     # Identity
+    former: ClassVar[Mapping[str, FormerSetting]] = MappingProxyType(
+        {"client_front": FormerSetting("mqgrpc", "brokers' own front alone serves clients: remove it")}
+    )
+
     broker_cluster_name: str = Field("DefaultCluster", description="Name of the cluster.")
     broker_name: str = Field("broker-a", description="Name of the broker group.")
     broker_id: int = Field(0, ge=0, description="0 for the master, above 0 for a slave.")
@@ -96,10 +95,6 @@ class BrokerSettings(ServicePortSettings):
     )
 
     # Client plane
-    client_front: ClientFront = Field(
-        ClientFront.MQGRPC,
-        description="mqgrpc, or grpcio: the gRPC library, far slower, should the own front disappoint.",
-    )
     tls_mode: TlsMode = Field(
         TlsMode.DISABLED,
         description="disabled, permissive (plain and TLS clients on one port) or enforcing; the client port only.",
@@ -364,13 +359,15 @@ class BrokerSettings(ServicePortSettings):
         50,
         ge=1,
         description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
-        "Each is a part of a file that is written whole.",
+        "Each is a part of a file that is written whole. If one user, or address where nobody signs in, uses them up, "
+        "the others have as many besides.",
     )
     new_groups_per_client_per_second: int = Field(10, ge=1, description="The same for one client.")
     subscription_groups_max: int = Field(
         10_000,
         ge=1,
-        description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
+        description="Consumer groups up to which clients may create more by naming them; operators may go beyond. One "
+        "user, or address where nobody signs in, may make three times what it leaves free since the broker's start.",
     )
     consume_from_earliest: bool = Field(
         False, description="A new group starts at the oldest message, not at the newest."
@@ -568,8 +565,6 @@ class BrokerSettings(ServicePortSettings):
             for key, value in (("tlsCertPath", self.tls_cert_path), ("tlsKeyPath", self.tls_key_path)):
                 if not value:
                     problems.append(f"{key}: tlsMode={self.tls_mode} needs it; name a PEM file")
-            if self.client_front is ClientFront.GRPCIO:
-                problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
         if self.authorization_enabled and not self.authentication_enabled:
             problems.append(
                 "authorizationEnabled: nobody signs in, so nobody would be let in; set authenticationEnabled"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 
@@ -267,7 +268,7 @@ def emit(output: OutputFormat, value: object, shown: Shown, console: Console | N
         else:
             console.print(drawing(shown))
     elif output is OutputFormat.JSON:
-        typer.echo(json.dumps(document(value), indent=2, ensure_ascii=False))
+        typer.echo(_json(value, indent=2))
     else:
         typer.echo(yaml.safe_dump(document(value), sort_keys=False, allow_unicode=True).rstrip("\n"))
 
@@ -279,9 +280,18 @@ def emit_line(output: OutputFormat, value: object, text: str) -> None:
     if output is OutputFormat.TABLE:
         typer.echo(text)
     elif output is OutputFormat.JSON:
-        typer.echo(json.dumps(document(value), ensure_ascii=False))
+        typer.echo(_json(value))
     else:
         typer.echo("---\n" + yaml.safe_dump(document(value), sort_keys=False, allow_unicode=True).rstrip("\n"))
+
+
+_CONTROLS: Final = re.compile("[\x7f-\x9f]")
+
+
+def _json(value: object, *, indent: int | None = None) -> str:
+    """Characters as they are, but for those that a terminal may take for an order."""
+    text = json.dumps(document(value), indent=indent, ensure_ascii=False)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def document(value: object) -> Any:

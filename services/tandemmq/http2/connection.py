@@ -83,6 +83,8 @@ class Connection:
         self.is_closed = False
         self.is_broken = False
         """It ends out of order, so that the peer may not have read what was written last. The owner knows it, too."""
+        self.has_more = False
+        """`receive` stopped before the end of what it was given; called with nothing it goes on."""
         self._timers = Timers(limits, now)
         self._kept = KeptBytes(limits, self.usage, self)
         self._budget = IdleBudget(limits, now)
@@ -155,8 +157,9 @@ class Connection:
 
     # Input
 
-    def receive(self, data: bytes, now: float) -> None:
-        """The next bytes of the peer, cut anywhere."""
+    def receive(self, data: bytes, now: float, clock: Callable[[], float] | None = None, stop_at: float = inf) -> None:
+        """The next bytes of the peer, cut anywhere. With a clock, no frame is begun after `stop_at`: see `has_more`."""
+        self.has_more = False
         if self.is_closed:
             return
         timers = self._timers
@@ -173,7 +176,7 @@ class Connection:
             calls_max = limits.concurrent_streams
         requests.calls_max = calls_max
         try:
-            rest = self._unparsed = self._parse(data)
+            rest = self._unparsed = self._parse(data, clock, stop_at)
         except ConnectionFailure as failure:
             self._fail(failure)
             return
@@ -215,8 +218,8 @@ class Connection:
                 )
             )
 
-    def _parse(self, data: bytes) -> bytes:
-        """Handles the whole frames in `data` and gives the rest."""
+    def _parse(self, data: bytes, clock: Callable[[], float] | None, stop_at: float) -> bytes:
+        """Handles the whole frames in `data`, if there is time for them, and gives the rest."""
         pos: i64 = 0
         end: i64 = len(data)
         if self._needs_preface:
@@ -262,9 +265,11 @@ class Connection:
                 self._on_small_frame(kind, flags, stream_id, data[start:stop])
             else:
                 self._charge("too_many_unknown_frames")
-                continue
             if self.is_closed:
                 return b""
+            if clock is not None and clock() >= stop_at and pos < end:
+                self.has_more = True
+                break
         requests.acknowledge()
         return data[pos:] if pos < end else b""
 

@@ -8,17 +8,19 @@ sockets that are ready, and each is read once:
 A socket keeps its descriptor until the turn after its end. So no descriptor is used again before every socket of a poll
 that named it has been handled.
 
-All answers of a turn leave at its end, so a turn is as long as the least that everybody waits. Two bounds keep it short
-however much others send (ADR 44). A socket that shares the loop with others is read as many bytes at a time as were
-handled in `_READ_COST_S` lately: what requests cost is known only when they were handled, and a receive of 200 bytes
-may cost more than a body of 100 KiB. And after `_TURN_S` whoever was not served waits for the next turn, which serves
-one socket of each address, whoever was served longest ago first, before it serves a second of any.
+All answers of a turn leave at its end, so a turn is as long as the least that everybody waits. Three rules keep it
+short however much others send (ADR 44). Of a socket that shares the loop with others no frame is begun after
+`_SERVE_S`, and the rest waits for its next turn: a receive of 200 bytes may cost more than a body of 100 KiB. After
+`_TURN_S` whoever was not served waits for the next turn, which serves one socket of each address, whoever was served
+longest ago first, before it serves a second of any. And where addresses speak that had nothing left over, every other
+turn is theirs alone, and as short as what they ask for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import select
 import socket
 import ssl
@@ -27,7 +29,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from struct import Struct
-from time import monotonic, thread_time
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.quotas import address_of_peer
@@ -44,14 +46,13 @@ CLOSE_TIMEOUT_S: Final = 1.0
 _RESUME_BYTES: Final = WRITE_BUFFER_BYTES // 4
 # Sockets of one poll; the rest is ready in the next, behind all others of the loop.
 _EVENTS_MAX: Final = 256
-# No socket is read any more when the requests of a turn have taken so long: some 200 sends, enough for what a turn
+# No socket is read any more when the requests of a turn have taken so long: some 70 sends, enough for what a turn
 # does once for all of them to be little for each.
-_TURN_S: Final = 0.003
-# What one read may cost in CPU time: between the half and the double of it the size stays.
-_READ_COST_S: Final = 0.0005
-_READ_BYTES_FIRST: Final = 32 << 10
-# A few receives: none smaller than a usual request, or it would be read in pieces.
-_READ_BYTES_MIN: Final = 1 << 10
+_TURN_S: Final = 0.001
+# Of one socket in a turn, if there are others; a request that has begun is handled whole.
+_SERVE_S: Final = 0.0003
+# Read of a socket at a time, if there are others: what is not handled in time is kept here, of each of them.
+_READ_BYTES: Final = 64 << 10
 _INT: Final = Struct("i")
 _READABLE: Final = 0x001  # EPOLLIN
 _WRITABLE: Final = 0x004  # EPOLLOUT
@@ -68,7 +69,6 @@ class PlainSockets:
         disconnected: Callable[[Connection], None] = lambda _connection: None,
         count: Callable[[str], None] = lambda _counter: None,
         now: Callable[[], float] = monotonic,
-        cpu_time: Callable[[], float] = thread_time,
     ) -> None:
         """Every socket is read into `memory`. `connect` makes a connection: of its peer, the time, and what it calls
         when it has output, and output that may wait; `disconnected` is told when it is gone, and `count` what made a
@@ -79,19 +79,24 @@ class PlainSockets:
         self.disconnected: Final = disconnected
         self.count: Final = count
         self.now: Final = now
-        self.cpu_time: Final = cpu_time
         self.is_shared: bool = False
         """There are others beside the socket that is read."""
         self.read_at: float = 0.0
         """When a socket was read last."""
         self.loop: Final = asyncio.get_running_loop()
         self._sockets: dict[int, PlainSocket] = {}
-        # Ready in the last turn and not served; empty unless there is more to do than a turn may take.
+        # Not served in the last turn, or not to their end; empty unless there is more to do than a turn may take.
         self._unserved: list[int] = []
+        # The last turn served only those who had nothing left over.
+        self._was_for_newcomers = False
         # Of turns that did not serve everybody; for telling who was served longest ago.
         self._turn = 0
         self._served_hosts: dict[str, int] = {}
         self._epoll = select.epoll()
+        # Ready while somebody is unserved: what a connection keeps no kernel knows of.
+        self._again: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_again = False
+        self._epoll.register(self._again, _READABLE)
         self.loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def __len__(self) -> int:
@@ -115,6 +120,7 @@ class PlainSockets:
         assert not self._sockets, "abort them first"
         self.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
+        os.close(self._again)
 
     # What sockets ask for
 
@@ -130,10 +136,20 @@ class PlainSockets:
         """A socket's descriptor is closed."""
         del self._sockets[fd]
 
+    def serve_again(self, fd: int) -> None:
+        """A socket's connection has more to do than it had time for."""
+        self._unserved.append(fd)
+        if not self._is_again:
+            self._is_again = True
+            os.eventfd_write(self._again, 1)
+
     def _on_ready(self) -> None:
         sockets = self._sockets
         if len(sockets) == 1:
             self.is_shared = False
+            if self._is_again:
+                self._unserved = []
+                self._leave_over([])
             # It is that one, whatever it is ready for: asking is a system call more for each message that is alone.
             next(iter(sockets.values())).on_ready(_READABLE | _WRITABLE)
             return
@@ -148,16 +164,26 @@ class PlainSockets:
             if not turn_ends:
                 turn_ends = self.read_at and self.read_at + _TURN_S
             elif self.read_at >= turn_ends:
-                self._unserved = [fd for fd, _ in ready[index + 1 :]]
+                self._leave_over([fd for fd, _ in ready[index + 1 :]])
                 return
 
     def _serve_fairly(self, ready: list[tuple[int, int]]) -> None:
         """A turn after one that did not come to everybody."""
         sockets = self._sockets
         events_of = dict.fromkeys([fd for fd in self._unserved if fd in sockets], _READABLE)
-        events_of.update(ready)
+        waiting_hosts = {sockets[fd].host for fd in events_of}
+        for fd, events in ready:
+            if fd != self._again:
+                events_of[fd] = events_of.get(fd, 0) | events
+        self._unserved = []
         self._turn += 1
         order = self._fair_order(list(events_of))
+        left_over: list[int] = []
+        if not self._was_for_newcomers and (new := [fd for fd in order if sockets[fd].host not in waiting_hosts]):
+            self._was_for_newcomers = True
+            left_over, order = [fd for fd in order if sockets[fd].host in waiting_hosts], new
+        else:
+            self._was_for_newcomers = False
         turn_ends = self.read_at = 0.0
         for index, fd in enumerate(order):
             served = sockets[fd]
@@ -166,12 +192,21 @@ class PlainSockets:
             if not turn_ends:
                 turn_ends = self.read_at and self.read_at + _TURN_S
             elif self.read_at >= turn_ends:
-                self._unserved = order[index + 1 :]
+                left_over = order[index + 1 :] + left_over
                 break
-        else:
-            self._unserved = []
+        self._leave_over(left_over)
         if not self._unserved:
             self._served_hosts.clear()
+
+    def _leave_over(self, fds: list[int]) -> None:
+        """Who is served in the next turn, beside those who said so themselves."""
+        self._unserved += fds
+        if bool(self._unserved) != self._is_again:
+            self._is_again = not self._is_again
+            if self._is_again:
+                os.eventfd_write(self._again, 1)
+            else:
+                os.eventfd_read(self._again)
 
     def _fair_order(self, fds: list[int]) -> list[int]:
         """One socket of each address, then a second of each, and so on; who was served longest ago is first."""
@@ -203,8 +238,6 @@ class PlainSocket:
         self._is_over = False
         # The peer does not read, so it is not read: its PINGs would pile up answers.
         self._is_paused = False
-        # So much is read at a time while there are others.
-        self._read_bytes = _READ_BYTES_FIRST
         peer = _peer_of(sock)
         self.host: Final = address_of_peer(peer)
         self.served_in: int = 0
@@ -258,45 +291,46 @@ class PlainSocket:
 
     def _read(self) -> None:
         sockets = self._sockets
-        limit = self._read_bytes if sockets.is_shared else len(self._memory)
-        try:
-            size = self._sock.recv_into(self._memory, limit)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            self._break()
-            return
-        if not size:
-            self._eof()
-            return
         connection = self.connection
+        size = 0
+        if not connection.has_more:
+            try:
+                size = self._sock.recv_into(self._memory, _READ_BYTES if sockets.is_shared else len(self._memory))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self._break()
+                return
+            if not size:
+                self._eof()
+                return
         now = sockets.read_at = sockets.now()
-        if size == limit and sockets.is_shared:
-            started = sockets.cpu_time()
+        if size:
             self._received(size, now)
-            self._learn(sockets.cpu_time() - started)
         else:
-            self._received(size, now)
+            self._feed(b"", now)
+        if connection.has_more:
+            sockets.serve_again(self._fd)
         if connection.is_closed:
             self._has_output()  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:
             self._arm()
 
     def _received(self, size: int, now: float) -> None:
-        """Feeds what was read to the state machine."""
-        self.connection.receive(bytes(self._memory[:size]), now)
+        """Gives what was read to the state machine."""
+        self._feed(bytes(self._memory[:size]), now)
+
+    def _feed(self, data: bytes, now: float) -> None:
+        sockets = self._sockets
+        if sockets.is_shared:
+            self.connection.receive(data, now, sockets.now, now + _SERVE_S)
+        else:
+            self.connection.receive(data, now)
 
     def _eof(self) -> None:
         # No gRPC client stops writing and goes on reading: this one is gone. Its end acknowledges what came before it.
         self._look_for_unacknowledged()
         self._close()
-
-    def _learn(self, cost_s: float) -> None:
-        """What a whole read cost."""
-        if cost_s > 2 * _READ_COST_S:
-            self._read_bytes = max(_READ_BYTES_MIN, self._read_bytes // 2)
-        elif cost_s < _READ_COST_S / 2:
-            self._read_bytes = min(len(self._memory), self._read_bytes * 2)
 
     # Output
 
@@ -365,6 +399,8 @@ class PlainSocket:
         if events != self._watched:
             self._watched = events
             self._sockets.watch(self._fd, events)
+            if events & _READABLE and self.connection.has_more:
+                self._sockets.serve_again(self._fd)
 
     # Time
 
@@ -514,7 +550,7 @@ class TlsSocket(PlainSocket):
             # Tickets of a new session, an answer to a change of keys.
             super()._send(self._outgoing.read())
         if data and not self._is_over:
-            self.connection.receive(data, now)
+            self._feed(data, now)
 
     def _shake_hands(self) -> bool:
         """Goes on as far as what came allows; whether it is done. Raises SSLError."""

@@ -8,7 +8,7 @@ all arrive as `CancelledError` in that task and become the handler's `on_cancel`
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -35,44 +35,9 @@ OUTBOX_BYTES_MAX: Final = 160 << 20
 OUTBOX_MESSAGES_MAX: Final = 4_096
 
 
-# Answers that a caller may not have read, as in `tandemmq.http2.output`; of callers that have no stream beside, nobody
-# ever tells.
-_UNREAD_MS: Final = 30_000
-_UNREAD_MAX: Final = 1_000
-_UNREAD_CALLERS_MAX: Final = 20_000
-
 RequestT = TypeVar("RequestT", bound=Message)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, bytes]"  # reads bytes or grpc.aio.EOF
 _RpcMethodHandler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-
-
-class _Unread:
-    """Latest answers by their callers' addresses, by which one connection is told from another. gRPC tells nothing of a
-    call that has ended; but a bidirectional one of the same caller that breaks says that the connection did, or that
-    the caller began anew."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        # The one that was answered longest ago first.
-        self._by_peer: OrderedDict[str, deque[tuple[int, Callable[[], None]]]] = OrderedDict()
-
-    def add(self, peer: str, callback: Callable[[], None]) -> None:
-        since_ms = self._clock.monotonic_ms()
-        answers = self._by_peer.setdefault(peer, deque(maxlen=_UNREAD_MAX))
-        self._by_peer.move_to_end(peer)
-        while answers and answers[0][0] < since_ms - _UNREAD_MS:
-            answers.popleft()
-        answers.append((since_ms, callback))
-        while len(self._by_peer) > _UNREAD_CALLERS_MAX or (
-            next(iter(self._by_peer.values()))[-1][0] < since_ms - _UNREAD_MS
-        ):
-            self._by_peer.popitem(last=False)
-
-    def broke(self, peer: str) -> None:
-        since_ms = self._clock.monotonic_ms() - _UNREAD_MS
-        for answered_ms, callback in self._by_peer.pop(peer, ()):
-            if answered_ms >= since_ms:
-                callback()
 
 
 class GrpcCall:
@@ -80,9 +45,8 @@ class GrpcCall:
 
     is_crowded_out = False  # Each call has an outbox of its own.
 
-    def __init__(self, context: _Context, clock: Clock, unread: _Unread, request_data: bytes = b"") -> None:
+    def __init__(self, context: _Context, clock: Clock, request_data: bytes = b"") -> None:
         self._context = context
-        self._unread = unread
         self.request_data = request_data
         self._clock = clock
         self.received_ns = clock.monotonic_ns()
@@ -166,7 +130,7 @@ class GrpcCall:
             self._undelivered = callback
 
     def on_unread(self, callback: Callable[[], None]) -> None:
-        self._unread.add(self.peer, callback)
+        """The library tells nothing of a call that has ended."""
 
     def cancelled(self) -> None:
         """The caller is gone. Tells the handler, unless it has finished and all is written."""
@@ -251,10 +215,7 @@ class _TableHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not ge
 
     def __init__(self, table: MethodTable, clock: Clock) -> None:
         self._prefix = f"/{table.service_name}/"
-        unread = _Unread(clock)
-        self._handlers = {
-            self._prefix + name: _method_handler(method, clock, unread) for name, method in table.methods.items()
-        }
+        self._handlers = {self._prefix + name: _method_handler(method, clock) for name, method in table.methods.items()}
         self._otherwise = _refusal(table.otherwise) if table.otherwise else None
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _RpcMethodHandler | None:
@@ -265,12 +226,12 @@ class _TableHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not ge
         return self._handlers.get(path, self._otherwise)
 
 
-def _method_handler(method: Method, clock: Clock, unread: _Unread) -> _RpcMethodHandler:
+def _method_handler(method: Method, clock: Clock) -> _RpcMethodHandler:
     if isinstance(method, UnaryMethod):
-        return grpc.unary_unary_rpc_method_handler(_unary(method, clock, unread))
+        return grpc.unary_unary_rpc_method_handler(_unary(method, clock))
     if isinstance(method, ServerStreamMethod):
-        return grpc.unary_stream_rpc_method_handler(_server_stream(method, clock, unread))
-    return grpc.stream_stream_rpc_method_handler(_bidi(method, clock, unread))
+        return grpc.unary_stream_rpc_method_handler(_server_stream(method, clock))
+    return grpc.stream_stream_rpc_method_handler(_bidi(method, clock))
 
 
 def _refusal(detail: str) -> _RpcMethodHandler:
@@ -281,12 +242,10 @@ def _refusal(detail: str) -> _RpcMethodHandler:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _unary(
-    method: UnaryMethod[RequestT], clock: Clock, unread: _Unread
-) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+def _unary(method: UnaryMethod[RequestT], clock: Clock) -> Callable[[bytes, _Context], Awaitable[bytes]]:
     async def serve(data: bytes, context: _Context) -> bytes:
         request = await _decoded(method.request_type, data, context)
-        call = GrpcCall(context, clock, unread, data)
+        call = GrpcCall(context, clock, data)
         try:
             method.handler(request, call)
             return await call.single_response()
@@ -297,12 +256,10 @@ def _unary(
     return serve
 
 
-def _server_stream(
-    method: ServerStreamMethod[RequestT], clock: Clock, unread: _Unread
-) -> Callable[[bytes, _Context], Awaitable[None]]:
+def _server_stream(method: ServerStreamMethod[RequestT], clock: Clock) -> Callable[[bytes, _Context], Awaitable[None]]:
     async def serve(data: bytes, context: _Context) -> None:
         request = await _decoded(method.request_type, data, context)
-        call = GrpcCall(context, clock, unread, data)
+        call = GrpcCall(context, clock, data)
         try:
             method.handler(request, call)
             await call.write_out()
@@ -314,9 +271,9 @@ def _server_stream(
     return serve
 
 
-def _bidi(method: BidiMethod[RequestT], clock: Clock, unread: _Unread) -> Callable[[object, _Context], Awaitable[None]]:
+def _bidi(method: BidiMethod[RequestT], clock: Clock) -> Callable[[object, _Context], Awaitable[None]]:
     async def serve(_requests: object, context: _Context) -> None:
-        call = GrpcCall(context, clock, unread)
+        call = GrpcCall(context, clock)
         stream = method.handler(call)
         call.on_cancel(stream.cancelled)
         try:
@@ -326,7 +283,6 @@ def _bidi(method: BidiMethod[RequestT], clock: Clock, unread: _Unread) -> Callab
                 reader.cancel()
         except asyncio.CancelledError:
             call.cancelled()
-            unread.broke(call.peer)
             raise
         await call.end()
 

@@ -12,6 +12,7 @@ import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -134,16 +135,6 @@ class GrpcServer:
         """For the `add_...Servicer_to_server` functions of generated code; name those services to `start`."""
         return self._server
 
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """None: the gRPC library does not tell."""
-        return {}
-
-    @property
-    def connection_count(self) -> int:
-        """0: the gRPC library does not tell."""
-        return 0
-
     def add(self, table: MethodTable, *, for_anybody: bool = False) -> None:
         """Serves the table's methods. Before `start`."""
         self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
@@ -189,6 +180,8 @@ class GrpcServer:
     async def _start_permissive(self, tls: ServerTls) -> int:
         """The library cannot tell TLS from plain on one port: a front does, and hands connections on."""
         self._front = front = TlsFront()
+        if self._permissions is not None:
+            self._permissions.came_in = front.came_in
         self._server.add_insecure_port(f"unix:{front.plain_path}")
         self._server.add_secure_port(f"unix:{front.tls_path}", tls.credentials())
         await self._server.start()
@@ -202,13 +195,6 @@ class GrpcServer:
         status = health_pb2.HealthCheckResponse
         for name in ("", *self._service_names):
             await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
-
-    def flush(self) -> None:
-        """The gRPC library writes when it likes."""
-
-    async def settle(self, *, limit_ms: int) -> bool:
-        """Cannot know which answers were read: the gRPC library does not tell, and asks nobody."""
-        return False
 
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
@@ -316,13 +302,19 @@ class TlsFront:
         self._server: asyncio.Server | None = None
         # Each is three descriptors.
         self._connections_max = min(_CONNECTIONS_MAX, service_connections_max())
-        # With the address each is counted by, the oldest first.
+        # With the address each is counted by.
         self._connections: dict[asyncio.Task[None], str] = {}
+        # Those of which no call with a certificate has come, by the caller's end, the oldest first.
+        self._newcomers: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listens; the port. OSError when it is taken."""
         self._server = await asyncio.start_server(self._accepted, host, port, limit=_PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
+
+    def came_in(self, peer: str) -> None:
+        """A call with a certificate that counts has come from there: that connection gives way to nobody."""
+        self._newcomers.pop(peer, None)
 
     def stop_listening(self) -> None:
         """Connections that are open stay so."""
@@ -339,28 +331,33 @@ class TlsFront:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         caller = writer.get_extra_info("peername")
-        address = counted_host(str(caller[0])) if caller else ""
+        address, peer = (counted_host(str(caller[0])), _peer_text(caller)) if caller else ("", "")
         if len(self._connections) >= self._connections_max and not self._makes_room(address):
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections[task] = address
+        self._newcomers[peer] = task
 
         def ended(_: object) -> None:
             self._connections.pop(task, None)
+            if self._newcomers.get(peer) is task:
+                del self._newcomers[peer]
             writer.close()  # Of one that gave way before it began, too.
 
         task.add_done_callback(ended)
 
     def _makes_room(self, address: str) -> bool:
-        """Ends the oldest connection of the address with most, for one of an address that has less than its share."""
-        counts = Counter(self._connections.values())
-        share = self._connections_max // (len(counts) + 1)
-        [(greedy, its_count)] = counts.most_common(1)
+        """Ends the oldest newcomer of the address with most, for one of an address that has less than its share of what
+        those who have shown a certificate leave."""
+        counts = Counter(self._connections[task] for task in self._newcomers.values())
+        room = self._connections_max - (len(self._connections) - len(self._newcomers))
+        share = room // (len(counts) + 1)
+        greedy, its_count = max(counts.items(), key=itemgetter(1), default=("", 0))
         if counts[address] >= share or its_count <= share:
             return False
-        oldest = next(task for task, its in self._connections.items() if its == greedy)
-        del self._connections[oldest]
+        peer, oldest = next(item for item in self._newcomers.items() if self._connections[item[1]] == greedy)
+        del self._connections[oldest], self._newcomers[peer]
         oldest.cancel()
         return True
 

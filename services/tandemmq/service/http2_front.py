@@ -204,11 +204,9 @@ class Http2Front:
         """Writes all answers given so far, rather than at the end of this turn of the loop."""
         self._server.flush()
 
-    async def settle(self, *, limit_ms: int) -> bool:
-        """Waits until callers have read what `Call.on_unread` was asked for, and at the limit tells of the rest. False:
-        this front cannot know."""
+    async def settle(self, *, limit_ms: int) -> None:
+        """Waits until callers have read what `Call.on_unread` was asked for, and at the limit tells of the rest."""
         await self._server.settle(limit_s=limit_ms / 1_000)
-        return True
 
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""

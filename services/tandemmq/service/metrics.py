@@ -361,6 +361,12 @@ _STOP_LOOK_S: Final = 0.2
 _PAUSE_S: Final = 0.000_2
 """Between pieces of text: without it the event loop would wait 5 ms for the interpreter, at each of its turns."""
 _GZIP_LEVEL: Final = 1
+_REST_FACTOR: Final = 10
+"""Making texts takes at most a tenth of the time in the long run: whoever asks without a pause gets the latest one."""
+_AHEAD_S: Final = 15.0
+"""So far before its time one is made: a second and a half of making at once. Prometheus asks every 15 s."""
+_COST_S_MAX: Final = 1.0
+"""What lasts longer waited for the event loop, and an operator wants to see how it is."""
 
 
 class PrometheusEndpoint:
@@ -398,7 +404,27 @@ class _Server(ThreadingHTTPServer):
         # Connections that are served: whose, and since when; the oldest first.
         self._served: dict[socket.socket, tuple[str, float]] = {}
         self._lock = threading.Lock()
+        # The latest in either form, and until when making them is paid for.
+        self._texts: dict[bool, bytes] = {}
+        self._paid_until_s = 0.0
+        self._making = threading.Lock()
         super().__init__((str(address[0]), port), _Handler)
+
+    def text(self, *, open_metrics: bool) -> bytes:
+        """Of now, or the latest that was made. Raises SnapshotUnavailable."""
+        if not self._making.acquire(timeout=_SNAPSHOT_LIMIT_S):
+            raise SnapshotUnavailable("others are being answered")
+        try:
+            began_s = time.monotonic()
+            latest = self._texts.get(open_metrics)
+            if latest is not None and self._paid_until_s - began_s > _AHEAD_S:
+                return latest
+            made = self._texts[open_metrics] = _text(self.read_families(), open_metrics=open_metrics)
+            cost_s = min(time.monotonic() - began_s, _COST_S_MAX)
+            self._paid_until_s = max(began_s, self._paid_until_s) + cost_s * _REST_FACTOR
+            return made
+        finally:
+            self._making.release()
 
     def server_bind(self) -> None:
         """Without a look-up of this machine's name, which may take seconds."""
@@ -479,7 +505,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         open_metrics = "application/openmetrics-text" in self.headers.get("Accept", "")
         try:
-            body = _text(self.server.read_families(), open_metrics=open_metrics)
+            body = self.server.text(open_metrics=open_metrics)
         except SnapshotUnavailable as error:
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), "text/plain")
             return

@@ -245,7 +245,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         self._told: set[tuple[str, str]] = set()
         self._refusals = LineRoom()
         self.came_in: Callable[[str], object] = lambda peer: None
-        """Told of each call with a certificate that counts, and where from, as gRPC writes it."""
+        """Told of each call with a certificate that counts, and where from, as `peer_of` has it."""
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `no_certificate`, `unusable_certificate` and `not_permitted`."""
 
@@ -280,7 +280,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, problem)
             return
         if identity is not None:
-            self.came_in(context.peer())
+            self.came_in(peer_of(context))
         elif self._tls.mode is TlsMode.PERMISSIVE:
             self._tell_plain(path, peer_of(context))
             return

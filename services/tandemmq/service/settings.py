@@ -23,7 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
@@ -51,6 +52,13 @@ class SettingsError(Exception):
         self.problems = list(problems)
 
 
+class FormerSetting(NamedTuple):
+    """A setting of earlier releases. The one value that changes nothing is passed over."""
+
+    harmless: str
+    remedy: str
+
+
 class ServiceSettings(BaseSettings):
     """Base of every service's settings: immutable, closed, and filled by `load_settings` only.
 
@@ -62,6 +70,8 @@ class ServiceSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(alias_generator=to_camel, extra="forbid", populate_by_name=True, frozen=True)
+    former: ClassVar[Mapping[str, FormerSetting]] = MappingProxyType({})
+    """By the Python name."""
 
     @classmethod
     def settings_customise_sources(
@@ -275,10 +285,27 @@ class _Keys:
         self.fields: dict[str, FieldInfo] = {field.alias or name: field for name, field in fields.items()}
         self._canonical = {key: field.alias or name for name, field in fields.items() for key in (field.alias, name)}
         self.by_variable = {ENVIRONMENT_PREFIX + name.upper(): field.alias or name for name, field in fields.items()}
+        former: Mapping[str, FormerSetting] = getattr(model, "former", {})
+        self._former = {
+            key: setting
+            for name, setting in former.items()
+            for key in (name, to_camel(name), ENVIRONMENT_PREFIX + name.upper())
+        }
 
     def canonical(self, key: str) -> str | None:
         """RocketMQ's key for any accepted spelling; None if there is no such setting."""
         return self._canonical.get(key)
+
+    def former(self, key: str, value: str, origin: str) -> list[str] | None:
+        """What is wrong with a setting, or a variable, that there was once; None: there never was."""
+        setting = self._former.get(key)
+        if setting is None:
+            return None
+        return (
+            []
+            if value == setting.harmless
+            else [f"{key} ({origin}): there is no such setting any more; {setting.remedy}"]
+        )
 
     def suggestion(self, key: str) -> str:
         """A clause for an unknown key."""
@@ -317,6 +344,8 @@ def _assign(text: str, origin: str, keys: _Keys, values: dict[str, _Value], prob
         # What comes behind its first word may be a secret's value.
         word = _WORD.match(name)
         problems.append(f"'{word[0] if word else '?'}' ({origin}): no assignment; write key=value")
+    elif (former := keys.former(name, value, origin)) is not None:
+        problems += former
     elif key is None:
         # Not its value: a secret's key with a slip of the pen, or another service's, is as unknown as any.
         problems.append(f"{name} ({origin}): unknown key; {keys.suggestion(name)}")
@@ -336,6 +365,8 @@ def _read_environment(environ: Mapping[str, str], keys: _Keys, problems: list[st
         key = keys.by_variable.get(variable)
         if key is not None:
             values[key] = _Value(value.strip(), variable)
+        elif (former := keys.former(variable, value.strip(), "environment")) is not None:
+            problems += former
         elif not _SERVICE_LINK.search(variable):
             close = difflib.get_close_matches(variable, keys.by_variable, n=1, cutoff=_SLIP_RATIO)
             problems += [f"{variable} (environment): unknown variable; did you mean {close[0]}?"] if close else []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -44,8 +46,14 @@ class Rig:
     descriptors: set[int] = field(default_factory=set)
     # What handlers say that they took.
     spent_s: float = 0.0
-    # How often sockets were read.
-    reads: int = 0
+    # With the time of its beginning.
+    connections: list[tuple[Connection, float]] = field(default_factory=list)
+    # Calls, by connection and turn.
+    served: Counter[tuple[str, float]] = field(default_factory=Counter)
+
+    def have_spoken(self, count: int) -> bool:
+        """The first words of so many peers were read."""
+        return sum(connection.now > began for connection, began in self.connections) >= count
 
     def connect(self) -> socket.socket:
         """A client's end of a new connection, whose first words are on their way."""
@@ -65,6 +73,7 @@ async def rigged() -> AsyncIterator[Rig]:
 
     class Call(Stream):
         def half_closed(self) -> None:
+            rig.served[self.connection.peer, self.connection.now] += 1
             rig.handler(self)
 
         def cancelled(self) -> None:
@@ -73,7 +82,7 @@ async def rigged() -> AsyncIterator[Rig]:
     def connect(
         peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
     ) -> Connection:
-        return Connection(
+        connection = Connection(
             new_call,
             limits=Limits(),
             now=now,
@@ -82,18 +91,17 @@ async def rigged() -> AsyncIterator[Rig]:
             on_output=on_output,
             on_waiting_output=on_waiting_output,
         )
+        rig.connections.append((connection, now))
+        return connection
 
     def new_call(connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
         return Call(connection, stream_id, headers, shape)
 
     def now() -> float:
-        rig.reads += 1
         return monotonic() + rig.spent_s
 
     usage = Usage()
-    sockets = PlainSockets(
-        memoryview(bytearray(128 << 10)), PendingOutput(None), connect, now=now, cpu_time=lambda: rig.spent_s
-    )
+    sockets = PlainSockets(memoryview(bytearray(128 << 10)), PendingOutput(None), connect, now=now)
     rig = Rig(sockets, usage)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: rig.errors.append(context))
     try:
@@ -356,7 +364,7 @@ async def test_one_request_passes_by_all_that_another_address_sent_on_many_conne
         rig.handler = spends(rig, 0.001, order)
         greedy = [connect_from(rig, "127.0.0.2") for _ in range(40)]
         orderly = connect_from(rig, "127.0.0.3")
-        await until(lambda: rig.reads >= 41)
+        await until(lambda: rig.have_spoken(41))
         for peer in greedy:
             peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(5)))
         orderly.sendall(unary_request(1))
@@ -377,7 +385,7 @@ async def test_addresses_share_a_full_loop_however_many_connections_each_has(gre
             "127.0.0.3": [connect_from(rig, "127.0.0.3") for _ in range(3)],
             "127.0.0.4": [connect_from(rig, "127.0.0.4")],
         }
-        await until(lambda: rig.reads >= 34)
+        await until(lambda: rig.have_spoken(34))
         first = 1
         # Whoever has been answered asks again.
         for _ in range(10):
@@ -394,34 +402,89 @@ async def test_addresses_share_a_full_loop_however_many_connections_each_has(gre
             assert [place for place, host in enumerate(served) if host == "127.0.0.3"][2] < 12
 
 
-async def test_a_connection_is_read_so_much_at_a_time_as_its_requests_allow() -> None:
+async def test_a_connection_is_served_for_so_long_at_a_time_as_its_requests_allow() -> None:
+    """Whatever was read of it: a receive is short, and brings many messages."""
     order: list[str] = []
-    calls_of_reads: dict[int, int] = {}
+    async with rigged() as rig:
+        rig.handler = lambda call: spends(rig, cost_s, order)(call)
+        peer = connect_from(rig, "127.0.0.2")
+        connect_from(rig, "127.0.0.3")  # It is there, and that is enough.
+        await until(lambda: rig.have_spoken(2))
+        requests = b"".join(unary_request(1 + 2 * number) for number in range(300))
+        half = len(requests) // 2
+        cost_s = 0.002
+        peer.sendall(requests[:half])
+        await until(lambda: len(order) == 150)
+        assert set(rig.served.values()) == {1}
+        # What costs little is handled all at once.
+        rig.served.clear()
+        cost_s = 0.0
+        peer.sendall(requests[half:])
+        await until(lambda: len(order) == 300)
+        assert max(rig.served.values()) > 3
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_what_a_turn_had_no_time_for_is_handled_whatever_becomes_of_its_socket(reads: bool) -> None:
+    """The peer says nothing more, reads nothing for a while, and others go: none of that is a reason to forget it."""
+    order: list[str] = []
     async with rigged() as rig:
 
         def handle(call: Stream) -> None:
-            if call.connection.peer.startswith("ipv4:127.0.0.2:"):
-                calls_of_reads[rig.reads] = calls_of_reads.get(rig.reads, 0) + 1
-            spends(rig, cost_s, order)(call)
+            order.append(call.connection.peer)
+            rig.spent_s += 0.002
+            call.respond(bytes(100_000))
 
         rig.handler = handle
         peer = connect_from(rig, "127.0.0.2")
-        connect_from(rig, "127.0.0.3")  # It is there, and that is enough.
-        await until(lambda: rig.reads >= 2)
-        requests = b"".join(unary_request(1 + 2 * number) for number in range(1_500))
-        cost_s = 0.002
-        half = len(requests) // 2
-        peer.sendall(requests[:half])
-        await until(lambda: len(order) > 700)
-        sizes = list(calls_of_reads.values())
-        assert sizes[0] > 8 * sizes[-2]
-        assert sizes[-2] * len(requests) / 1_500 <= 2 << 10
-        # What costs little is read in large pieces again.
-        calls_of_reads.clear()
-        cost_s = 0.0
-        peer.sendall(requests[half:])
-        await until(lambda: len(order) == 1_500)
-        assert max(calls_of_reads.values()) > 8 * sizes[-2]
+        other = connect_from(rig, "127.0.0.3")
+        await until(lambda: rig.have_spoken(2))
+        peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(100)))
+        await until(lambda: len(order) >= 2)
+        if not reads:
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            assert len(order) < 100
+        other.close()
+        received = 0
+        while received < 100 * 100_000:
+            with suppress(BlockingIOError):
+                received += len(peer.recv(1 << 20))
+            await asyncio.sleep(0)
+        # And nothing of it makes the loop turn when there is nothing to do.
+        await until(lambda: len(rig.sockets) == 1)
+        peer.sendall(unary_request(1 + 2 * 100))
+        await until(lambda: len(order) == 101)
+        assert not select.select([rig.sockets._epoll.fileno()], [], [], 0)[0]
+
+
+async def test_who_had_nothing_left_over_has_a_turn_of_its_own() -> None:
+    """Its answer leaves before anything else of whoever fills the turns is handled."""
+    order: list[str] = []
+    seen: list[bool] = []
+    async with rigged() as rig:
+
+        def handle(call: Stream) -> None:
+            if "127.0.0.3" in order and not seen:
+                seen.append(bool(select.select([orderly], [], [], 0)[0]))
+            spends(rig, 0.001, order)(call)
+            if len(order) == 10:
+                orderly.sendall(unary_request(1))
+
+        rig.handler = handle
+        greedy = [connect_from(rig, "127.0.0.2") for _ in range(40)]
+        orderly = connect_from(rig, "127.0.0.3")
+        await until(lambda: rig.have_spoken(41))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        with suppress(BlockingIOError):  # The server's greeting.
+            while orderly.recv(1 << 20):
+                pass
+        for peer in greedy:
+            peer.sendall(unary_request(1))
+        await until(lambda: len(order) == 41)
+        assert order.index("127.0.0.3") <= 12
+        assert seen == [True]
 
 
 async def test_a_connection_that_is_alone_is_read_as_a_whole() -> None:
@@ -429,11 +492,10 @@ async def test_a_connection_that_is_alone_is_read_as_a_whole() -> None:
     async with rigged() as rig:
         rig.handler = spends(rig, 1.0, order)
         peer = connect_from(rig, "127.0.0.2")
-        await until(lambda: rig.reads >= 1)
-        before = rig.reads
+        await until(lambda: rig.have_spoken(1))
         peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(400)))
         await until(lambda: len(order) == 400)
-        assert rig.reads == before + 1
+        assert list(rig.served.values()) == [400]
 
 
 async def test_a_socket_that_ends_while_it_waits_for_its_turn_is_passed_over() -> None:
@@ -448,7 +510,7 @@ async def test_a_socket_that_ends_while_it_waits_for_its_turn_is_passed_over() -
 
         rig.handler = handle
         peers = [connect_from(rig, "127.0.0.2") for _ in range(20)]
-        await until(lambda: rig.reads >= 20)
+        await until(lambda: rig.have_spoken(20))
         for peer in peers:
             peer.sendall(unary_request(1))
         await until(lambda: len(rig.sockets) == 10 and len(order) >= 10)

@@ -203,6 +203,34 @@ async def test_places_of_scrapes_that_found_no_thread_are_free_again(monkeypatch
         await asyncio.to_thread(endpoint.close)
 
 
+async def test_whoever_asks_without_a_pause_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is read on the event loop, which has others to serve."""
+    monkeypatch.setattr(metrics, "_AHEAD_S", 1.0)
+    read: list[float] = []
+
+    def slowly() -> list[MetricFamily]:
+        read.append(time.monotonic())
+        time.sleep(0.02)
+        samples = MetricSamples((SIZE,))
+        samples.add("size", len(read), "orders")
+        return samples.families()
+
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=slowly)
+    try:
+        began = time.monotonic()
+        answers = [await asyncio.to_thread(get, endpoint.port) for _ in range(100)]
+        took = time.monotonic() - began
+        assert {status for status, _, _ in answers} == {200}
+        assert 1 <= len(read) <= 7 + 5 * took
+        # Who asks now and then is told of now.
+        await asyncio.sleep(1.5)
+        told = len(read)
+        _, _, body = await asyncio.to_thread(get, endpoint.port)
+        assert f'{{topic="orders"}} {told + 1}' in body.decode()
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
 async def _drip(port: int, ended: list[int]) -> None:
     """Sends a request that never ends, a byte at a time."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

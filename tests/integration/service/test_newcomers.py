@@ -121,6 +121,51 @@ async def test_who_takes_all_connections_keeps_no_member_out(
         await server.stop(limit_ms=0)
 
 
+async def test_members_behind_one_gateway_stay_connected_while_many_addresses_take_all_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "_CONNECTIONS_MAX", _CONNECTIONS_MAX)
+    certificates, clock = TestCertificates(tmp_path), SystemClock()
+    tls = ServerTls(TlsMode.PERMISSIVE, CertificateFolder(certificates.issue(broker()), clock=clock), CLUSTER, GROUP)
+    server = GrpcServer("127.0.0.1", 0, clock=clock, tls=tls)
+    service, _, method = _STATUS[1:].partition("/")
+
+    def answer_where_from(_request: StringValue, call: Call) -> None:
+        _answer(StringValue(value=call.peer), call)
+
+    server.add(MethodTable(service, {method: UnaryMethod(answer_where_from, StringValue)}))
+    port = await server.start()
+    called = ServiceTls(CertificateFolder(certificates.issue(ADMIN[AdminLevel.VIEWER]), clock=clock))
+    options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200))
+    try:
+        with use_service_tls(called):
+            async with contextlib.AsyncExitStack() as open_channels:
+                members = []
+                for _ in range(_CONNECTIONS_MAX // 2):
+                    channel = await open_channels.enter_async_context(aio_channel(f"127.0.0.1:{port}", options))
+                    members.append(
+                        channel.unary_unary(
+                            _STATUS,
+                            request_serializer=StringValue.SerializeToString,
+                            response_deserializer=StringValue.FromString,
+                        )
+                    )
+                connections = [(await each(StringValue(), timeout=_LIMIT_S)).value for each in members]
+                assert len(set(connections)) == len(members)
+                with strangers(port, _ELSEWHERE, b"\x16\x03\x01"):
+                    await asyncio.sleep(3)
+                    assert [(await each(StringValue(), timeout=_LIMIT_S)).value for each in members] == connections
+                    async with aio_channel(f"127.0.0.1:{port}", options) as channel:
+                        late = channel.unary_unary(
+                            _STATUS,
+                            request_serializer=StringValue.SerializeToString,
+                            response_deserializer=StringValue.FromString,
+                        )
+                        assert (await late(StringValue(), timeout=_LIMIT_S, wait_for_ready=True)).value
+    finally:
+        await server.stop(limit_ms=0)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_who_is_known_stays_and_of_the_others_each_address_has_its_share(seed: int) -> None:
     chance, clock = random.Random(seed), ManualTime()

@@ -68,3 +68,19 @@ def test_what_a_file_says_is_made_or_the_file_is_refused(
     assert {user.username for user in changes.users()} == set(users)
     made = {acl.subject: {one.resource.key: one.decision.value for one in acl.entries} for acl in changes.acls()}
     assert made == {f"User:{name}": said for name, said in of_subject.items() if name in users}
+
+
+def test_what_of_a_file_never_counts_is_told(tmp_path: Path) -> None:
+    said = [("Topic:orders", "Allow"), ("Topic:%RETRY%billing", "Deny"), ("Topic:ord\u0435rs", "Deny")]
+    document = {
+        "users": [{"username": name, "password": SECRET.format(name)} for name in ("ann", "bob")],
+        "acls": [
+            {"subject": "User:ann", "policies": [{"entries": _entries(said)}]},
+            {"subject": "User:bob", "policies": [{"entries": _entries(said[:1])}]},
+        ],
+    }
+    with structlog.testing.capture_logs() as lines:
+        changes = _changes(tmp_path / "seeds.json", document)
+    told = [line for line in lines if line["event"] == "acl_never_counts"]
+    assert [line["subject"] for line in told] == ["User:ann"]
+    assert {acl.subject: len(acl.entries) for acl in changes.acls()} == {"User:ann": 3, "User:bob": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.fake_call import FakeCall
 from support.group_operations import ConsumedBroker
 from tandemmq.broker.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from tandemmq.core.delivery.queue_progress import SkippedBacklog
@@ -175,6 +176,6 @@ def test_groups_start_anew_in_a_topic_that_was_deleted_and_made_again() -> None:
 def test_members_are_its_connected_consumers() -> None:
     broker = ConsumedBroker()
     for client_id, group in (("one", "G"), ("two", "H"), ("three", "")):
-        broker.sessions.seen(client_id, now_ms=1).group = group
+        broker.sessions.seen(client_id, FakeCall(), now_ms=1).group = group
     assert [member.client_id for member in broker.changes.members("G")] == ["one"]
     assert broker.progress.member_counts() == {"G": 1, "H": 1}

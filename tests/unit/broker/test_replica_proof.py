@@ -44,6 +44,7 @@ class _Member:
         self.proven: list[tuple[int, int, str]] = []
         self.successors: list[str] = []
         self.left: list[int] = []
+        self.stays = False
         self.disk = SimulatedDisk(random.Random(1), wall_ms=lambda: 0)
         self.master = ReplicaIdentity(self.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "M", nonce="N")
         self.master.read()
@@ -61,6 +62,8 @@ class _Member:
         self.successors.append(reason)
 
     async def leave_master(self) -> None:
+        if self.stays:
+            raise TimeoutError
         self.left.append(self.master.greatest_epoch)
 
     async def verify(
@@ -131,6 +134,15 @@ async def test_a_member_that_holds_more_of_our_epoch_tells_it_too() -> None:
     assert len(member.successors) == 1
     assert not await member.verify(FIRST + len(LOG) + 1, FIRST + len(LOG) + 1, b"", "", epoch=2)
     assert len(member.successors) == 1, "one of an earlier epoch is behind, however long its log is"
+
+
+async def test_nothing_is_promised_while_bytes_of_the_former_master_may_come() -> None:
+    member = _Member()
+    member.stays = True
+    assert not await member.proof.promise(5, "D1", "N")
+    member.stays = False
+    assert await member.proof.promise(5, "D1", "N")
+    assert member.left == [5]
 
 
 async def test_an_epoch_is_promised_to_one_disk_and_the_master_left_after_it_is_durable() -> None:

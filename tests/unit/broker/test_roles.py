@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
@@ -121,3 +122,23 @@ async def test_only_a_master_that_serves_is_superseded(tmp_path: Path) -> None:
     role.superseded("a later epoch")
     assert parts.failure == "another master took our place: a later epoch"
     assert parts.stopping.is_set()
+
+
+async def test_one_address_that_names_groups_leaves_a_part_to_others(tmp_path: Path) -> None:
+    paces = ("newGroupsPerSecond=1000", "newGroupsPerClientPerSecond=1000")
+    parts = parts_of(tmp_path, "brokerRole=ASYNC_MASTER", "subscriptionGroupsMax=40", *paces)
+    before = len(parts.groups)
+
+    def makes(host: str) -> int:
+        calls = [
+            FakeCall(metadata={"x-mq-client-id": f"c{number}"}, peer=f"ipv4:{host}:{number}") for number in range(60)
+        ]
+        return sum(
+            parts.create_group(f"{host}-{number}".replace(".", "-"), each) is None for number, each in enumerate(calls)
+        )
+
+    greedy = makes("10.0.0.7")
+    assert greedy == -(-3 * (40 - before) // 4)
+    assert 0 < makes("10.0.0.8") < 40 - before - greedy
+    assert makes("10.0.0.7") == 0
+    assert makes("10.0.0.9") > 0

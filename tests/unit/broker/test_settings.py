@@ -77,9 +77,13 @@ WRONG = {
             "tlsKeyPath: tlsMode=enforcing needs it; name a PEM file",
         ],
     ),
-    "TLS on the gRPC library": (
-        ["tlsMode=permissive", "tlsCertPath=c", "tlsKeyPath=k", "clientFront=grpcio"],
-        ["clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc"],
+    "clients served by the gRPC library": (
+        ["clientFront=grpcio"],
+        ["clientFront (--set): there is no such setting any more; brokers' own front alone serves clients: remove it"],
+    ),
+    "clients served by the gRPC library, in Python's spelling": (
+        ["client_front=grpcio"],
+        ["client_front (--set): there is no such setting any more; brokers' own front alone serves clients: remove it"],
     ),
     "certificate that nobody uses": (
         ["tlsCertPath=c"],
@@ -129,6 +133,18 @@ def test_contradiction_is_named_with_its_remedy(overrides: list[str], problems: 
     with pytest.raises(SettingsError) as refused:
         settings(*overrides)
     assert refused.value.problems == problems
+
+
+@pytest.mark.parametrize("value", ["mqgrpc", "grpcio"])
+def test_of_a_setting_that_is_gone_the_value_that_all_had_is_passed_over(value: str) -> None:
+    environ = {"TANDEMMQ_CLIENT_FRONT": value}
+    if value == "mqgrpc":
+        load_settings(BrokerSettings, environ=environ, overrides=["clientFront=mqgrpc"])
+        return
+    with pytest.raises(SettingsError) as refused:
+        load_settings(BrokerSettings, environ=environ)
+    [problem] = refused.value.problems
+    assert problem.startswith("TANDEMMQ_CLIENT_FRONT (environment): there is no such setting any more")
 
 
 def test_all_problems_come_at_once() -> None:

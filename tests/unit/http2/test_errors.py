@@ -1,4 +1,4 @@
-"""The same bytes give the same events and the same output, however they are cut."""
+"""The same bytes give the same events and the same output, however they are cut, and whenever there is no time left."""
 
 from __future__ import annotations
 
@@ -90,6 +90,30 @@ def test_any_chunking_gives_the_same(parts: list[bytes], cuts: list[int], is_who
     if is_whole:
         cuts = list(range(len(wire)))
     assert act(rig(), wire, cuts) == act(rig(), wire, [])
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(st.one_of(VALID, VALID, VALID, BROKEN), max_size=25), st.integers(0, 5), st.booleans())
+def test_having_no_time_left_changes_nothing(parts: list[bytes], frames_a_turn: int, is_torn: bool) -> None:
+    """What was left is gone on with when nothing else has come."""
+    wire = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 300}) + b"".join(parts)
+    if is_torn:
+        wire = wire[:-3]
+    whole, other = (
+        ServerRig(limits=LIMITS, on_half_closed=answer, on_message=stream_back, greet=False) for _ in range(2)
+    )
+    expected = act(whole, wire, [])
+    connection = other.connection
+    output = other.output_bytes()
+    connection.receive(wire, other.now, itertools.count().__next__, frames_a_turn)
+    while connection.has_more:
+        output += other.output_bytes()
+        connection.receive(b"", other.now, itertools.count().__next__, frames_a_turn)
+    output += other.output_bytes()
+    kept = connection.buffered_bytes
+    other.lose()
+    hooks = {stream: call.hooks for stream, call in other.calls.items()}
+    assert (output, hooks, dict(other.counters), connection.is_closed, kept) == expected
 
 
 @settings(max_examples=100, deadline=None)

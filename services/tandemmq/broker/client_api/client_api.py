@@ -200,12 +200,6 @@ class ClientApi:
         """Receives that wait end, without messages; later ones are refused, passed on or held back."""
         self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
 
-    def doubt_latest(self) -> None:
-        """Nobody knows which of the latest answers were read: what a push consumer was given in them runs out."""
-        services = self._services
-        services.leases.doubt_latest(services.clock.monotonic_ms())
-        services.persist_leases()
-
     def drain(self, *, is_stopping: bool = True) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams.
 
@@ -239,7 +233,10 @@ class NewTopics:
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
         self._limit = CreationLimit(
-            per_second=_PER_SECOND, per_client_per_second=_PER_CLIENT_PER_SECOND, count_max=_TOPICS_MAX
+            per_second=_PER_SECOND,
+            per_client_per_second=_PER_CLIENT_PER_SECOND,
+            count_max=_TOPICS_MAX,
+            is_there=lambda topic: services.topics.get(topic) is not None,
         )
 
     def query_route(self, routes: RouteQueryHandler, request: pb.QueryRouteRequest, call: Call) -> None:
@@ -261,7 +258,11 @@ class NewTopics:
         if check_client_id(call) or check_topic(topic) or topic.startswith(_MADE_BY_BROKERS):
             return False
         refusal = self._limit.refusal(
-            services.client_id_of(call), count=len(services.topics), now_ms=services.clock.monotonic_ms()
+            topic,
+            services.client_id_of(call),
+            services.whose(call),
+            count=len(services.topics),
+            now_ms=services.clock.monotonic_ms(),
         )
         return refusal is None
 

@@ -34,8 +34,8 @@ import grpc
 import structlog
 
 from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
+from tandemmq.broker.client_api.sessions import by_address
 from tandemmq.broker.client_api.validation import Code, Outcome
-from tandemmq.core.quotas import address_of_peer
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
     CALLER_HEADER,
@@ -103,11 +103,6 @@ _CHANNEL_OPTIONS: Final = (
 
 Vouch: TypeAlias = Callable[[Call], str]
 """What tells another broker where a call, which is passed on to it, came from."""
-
-
-def by_address(call: Call) -> str:
-    """Whom a call is counted for where nobody signs."""
-    return address_of_peer(call.peer)
 
 
 class _Room:

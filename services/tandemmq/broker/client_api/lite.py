@@ -214,7 +214,7 @@ class LiteHandler:
             _answer(call, outcome)
             return
         group = request.group.name
-        if refused := admit_group(self._services, group, client_id=self._services.client_id_of(call)):
+        if refused := admit_group(self._services, group, call):
             _answer(call, refused)
             return
         self._services.when_group_written(group, partial(self._sync, request, call))
@@ -243,7 +243,7 @@ class LiteHandler:
     def _sync(self, request: pb.SyncLiteSubscriptionRequest, call: Call) -> None:
         client_id, group, parent = self._services.client_id_of(call), request.group.name, request.topic.name
         now_ms = self._services.clock.monotonic_ms()
-        self._services.sessions.seen(client_id, now_ms=now_ms)
+        self._services.sessions.seen(client_id, call, now_ms=now_ms)
         key = (client_id, group, parent)
         known = self._subscribers.get(key)
         held = known.lmqs if known is not None else set()

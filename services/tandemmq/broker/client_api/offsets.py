@@ -178,7 +178,7 @@ class OffsetHandler:
             return refused
         if self._services.reads_only:
             return None
-        return admit_group(self._services, group, client_id=self._services.client_id_of(call))
+        return admit_group(self._services, group, call)
 
     def _refused_offset(self, queue: definition.MessageQueue, offset: int) -> Outcome | None:
         begin, end = self._services.leases.bounds(queue.topic.name, queue.id)

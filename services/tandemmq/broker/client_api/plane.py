@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.far_reads import memory_bytes
-from tandemmq.broker.settings import BrokerSettings, ClientFront
+from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import ConnectionGate
 from tandemmq.service.certificates import TlsFiles, tls_files_problems
 from tandemmq.service.event_loop import LoopTurns
-from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_call import Forwarder
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.settings import Passing, connections_within_files
@@ -33,24 +32,16 @@ _STREAMS_MIN: Final = 20_000
 _STREAM_BYTES: Final = 2_500
 """A call that has begun, with headers of a kilobyte; measured."""
 
-# Which server answers clients, by the settings; both run the same handlers.
 
-
-ClientServer: TypeAlias = GrpcServer | Http2Front
-
-
-def client_server_of(
+def _front_of(
     settings: BrokerSettings,
     *,
     clock: Clock,
     port: int,
     turns: LoopTurns | None = None,
     gate: ConnectionGate | None = None,
-) -> ClientServer:
-    """The server `clientFront` names, for `port`. OSError or ssl.SSLError if TLS files cannot be used."""
-    if settings.client_front is ClientFront.GRPCIO:
-        connections_max = _limits(settings).connections
-        return GrpcServer(settings.bind_address, port, clock=clock, connections_max=connections_max)
+) -> Http2Front:
+    """OSError or ssl.SSLError if TLS files cannot be used."""
     return Http2Front(
         settings.bind_address,
         port,
@@ -122,14 +113,12 @@ class ClientPlane:
         """OSError or ssl.SSLError if TLS files cannot be used."""
         self._quotas = api.quotas
         gate = api.quotas
-        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns, gate=gate)
+        inside = _front_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns, gate=gate)
         inside.add(api.method_table())
         # By the setting that names the port.
-        self._servers: dict[str, ClientServer] = {"grpcServerPort": inside}
+        self._servers: dict[str, Http2Front] = {"grpcServerPort": inside}
         if settings.external_listen_port:
-            outside = client_server_of(
-                settings, clock=clock, port=settings.external_listen_port, turns=turns, gate=gate
-            )
+            outside = _front_of(settings, clock=clock, port=settings.external_listen_port, turns=turns, gate=gate)
             outside.add(api.external_method_table())
             self._servers["externalListenPort"] = outside
         # Called for every report of a slave: with one port there is no step in between.
@@ -140,28 +129,25 @@ class ClientPlane:
         return {key: await server.start() for key, server in self._servers.items()}
 
     def forward(self, forwarder: Forwarder | None) -> None:
-        """Has calls answered by another broker, where the front can (grpcio's cannot); None: by this one again."""
+        """Has calls answered by another broker; None: by this one again."""
         for server in self._servers.values():
-            if isinstance(server, Http2Front):
-                server.forward(forwarder)
+            server.forward(forwarder)
 
     def turn_away(self, *, is_on: bool) -> None:
-        """While it is on, clients are sent to another address, where the front can (grpcio's cannot)."""
+        """While it is on, clients are sent to another address."""
         for server in self._servers.values():
-            if isinstance(server, Http2Front):
-                server.turn_away(is_on=is_on)
+            server.turn_away(is_on=is_on)
 
     async def set_serving(self, is_serving: bool) -> None:
         """Readiness, as probes and clients see it."""
         for server in self._servers.values():
             await server.set_serving(is_serving)
 
-    async def settle(self, *, limit_ms: int) -> bool:
-        """Waits until callers have read their answers, and tells at the limit who may not have. False: a front cannot
-        know (grpcio's)."""
+    async def settle(self, *, limit_ms: int) -> None:
+        """Waits until callers have read their answers, and tells at the limit who may not have."""
         async with asyncio.TaskGroup() as settling:
-            tasks = [settling.create_task(server.settle(limit_ms=limit_ms)) for server in self._servers.values()]
-        return all(task.result() for task in tasks)
+            for server in self._servers.values():
+                settling.create_task(server.settle(limit_ms=limit_ms))
 
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""

@@ -365,9 +365,9 @@ class ReceiveHandler:
         share = self.quotas.share_of(call, topic) if self.is_limited else None
         if share is not None and (refused := self.quotas.refused_receive(share)):
             return refused
-        if refused := admit_group(services, group, client_id=client_id):
+        if refused := admit_group(services, group, call):
             return refused
-        session = services.sessions.seen(client_id, now_ms=now_ms)
+        session = services.sessions.seen(client_id, call, now_ms=now_ms)
         if not session.group:
             # After a restart of the broker clients go on for minutes before they introduce themselves again.
             session.group, session.peer = group, call.peer

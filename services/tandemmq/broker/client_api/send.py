@@ -284,8 +284,14 @@ class SendHandler:
                 value = offset if result.status is _PUT_OK else -1 - offset
                 request.window.remember(key[2], value, result.store_timestamp_ms)
         self.deduplication.keep_within(self._options.deduplication_ids_max)
-        for again in waiting:
-            again()
+        left = waiting[::-1]
+        try:
+            while left:
+                left.pop()()
+        finally:
+            # Behind one that fails: it keeps the answer from nobody else.
+            for again in reversed(left):
+                self._services.timers.call_soon(again)
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
         # Made now: what is held back must not keep the messages.

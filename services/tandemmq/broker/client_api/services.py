@@ -154,10 +154,13 @@ class BrokerServices(Protocol):
 
     @property
     def new_filters(self) -> NewFilters:
-        """How many filters addresses may have read."""
+        """Long filters that were read lately, and how many more may be."""
 
     def client_id_of(self, call: Call) -> str:
         """Which client calls: the id that it gives itself, and whose it is where callers sign in."""
+
+    def whose(self, call: Call) -> str:
+        """Of whose share a call takes: its user's, or its address's where nobody signs in."""
 
     @property
     def group_calls(self) -> GroupCalls:
@@ -184,7 +187,7 @@ class BrokerServices(Protocol):
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """Creates a readable and writable topic, and calls `done` when it is durable."""
 
-    def create_group(self, group: str, *, client_id: str) -> str | None:
+    def create_group(self, group: str, call: Call) -> str | None:
         """Creates a consumer group with default settings because a client named it; or says why not, and what to do."""
 
     def when_group_written(self, group: str, done: Callable[[], object]) -> None:

@@ -7,13 +7,14 @@ send their settings again, so nothing is refused for want of one. It is kept for
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import LITE_TOPIC_CHARACTERS_MAX
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
@@ -21,6 +22,8 @@ from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 SESSION_EXPIRY_MS: Final = 120_000
 # Client ids are whatever callers say: about 500 bytes each.
 _SESSIONS_MAX: Final = 100_000
+_HOLDERS_MAX: Final = 4_096
+"""Among so many users or addresses it is found who has most; a share of more is some clients."""
 # For people, and of each client what it says: so much of one, and of all.
 _SHOWN_BYTES_OF_ONE: Final = 1 << 20
 _SHOWN_BYTES_MAX: Final = 64 << 20
@@ -30,6 +33,11 @@ _SHOWN_ENTRY_BYTES: Final = 150
 def client_id_of(call: Call) -> str:
     """The id that a client gives itself: it may be anything, and that of another client."""
     return call.header(CLIENT_ID_HEADER)
+
+
+def by_address(call: Call) -> str:
+    """Whose share a call takes where nobody signs in."""
+    return address_of_peer(call.peer)
 
 
 def client_of_user(client_id: str, username: str) -> str:
@@ -49,6 +57,8 @@ class ClientSession:
 
     client_id: str
     last_seen_ms: int
+    # User, or address where nobody signs in, of whose share it is.
+    whose: str = ""
     # Name of the ClientType; "" until the client said it.
     client_type: str = ""
     # Consumer group; "" for producers.
@@ -65,14 +75,22 @@ class ClientSession:
 class ClientSessions:
     """The table of sessions. Event loop only. `gone` is told the id of each client that left or fell silent."""
 
-    def __init__(self, gone: Callable[[str], None], *, max_sessions: int = _SESSIONS_MAX) -> None:
-        """Beyond `max_sessions` the client heard of longest ago is forgotten."""
+    def __init__(
+        self,
+        gone: Callable[[str], None],
+        *,
+        whose: Callable[[Call], str] = by_address,
+        max_sessions: int = _SESSIONS_MAX,
+    ) -> None:
+        """Beyond `max_sessions` one is forgotten: of whoever has more than an equal share, the one heard of longest ago
+        if it is theirs, else the first one of whoever has most."""
         self._gone = gone
+        self._whose = whose
         self._max_sessions = max_sessions
         # A broker forgets clients beyond a number: who invents many must not have it forget those of others.
         self._max_of_one = max_sessions - max_sessions // 4
-        # By user.
-        self._counts: Counter[str] = Counter()
+        # Ids by whose share they are of, in the order in which they came to be known.
+        self._ids_of: dict[str, dict[str, None]] = {}
         self._shown_bytes = 0
         # The one heard of longest ago first, so that `expire` looks at no more than the silent ones.
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
@@ -90,17 +108,17 @@ class ClientSessions:
 
     def has_room(self, client_id: str) -> bool:
         """Whether its user may have that client, too: three quarters of all that a broker remembers, at a time."""
-        return self._counts[user_of_client(client_id)] < self._max_of_one or client_id in self._sessions
+        return len(self._ids_of.get(user_of_client(client_id), ())) < self._max_of_one or client_id in self._sessions
 
-    def seen(self, client_id: str, *, now_ms: int) -> ClientSession:
+    def seen(self, client_id: str, call: Call, *, now_ms: int) -> ClientSession:
         """Notes a sign of life; the session is made if there was none."""
         session = self._sessions.get(client_id)
         if session is None:
-            session = ClientSession(client_id=client_id, last_seen_ms=now_ms)
+            session = ClientSession(client_id=client_id, last_seen_ms=now_ms, whose=self._whose(call))
             self._sessions[client_id] = session
-            self._counts[user_of_client(client_id)] += 1
+            self._ids_of.setdefault(session.whose, {})[client_id] = None
             if len(self._sessions) > self._max_sessions:
-                self.terminate(next(iter(self._sessions)))
+                self._forget_one()
         else:
             self._sessions.move_to_end(client_id)
         session.last_seen_ms = now_ms
@@ -123,17 +141,17 @@ class ClientSessions:
         """The client said goodbye. Unknown ids are fine: a goodbye may come twice."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
-            user = user_of_client(client_id)
-            self._counts[user] -= 1
-            if not self._counts[user]:
-                del self._counts[user]
+            ids = self._ids_of[session.whose]
+            del ids[client_id]
+            if not ids:
+                del self._ids_of[session.whose]
             self._shown_bytes -= session.shown_bytes
             self._gone(client_id)
 
     def clear(self) -> None:
         """Another broker has heard of them since: nobody is known, and nobody is gone."""
         self._sessions.clear()
-        self._counts.clear()
+        self._ids_of.clear()
         self._shown_bytes = 0
 
     def expire(self, *, now_ms: int) -> None:
@@ -143,6 +161,15 @@ class ClientSessions:
             if now_ms - session.last_seen_ms < SESSION_EXPIRY_MS:
                 return
             self.terminate(session.client_id)
+
+    def _forget_one(self) -> None:
+        oldest = next(iter(self._sessions.values()))
+        share = self._max_sessions // len(self._ids_of)
+        if len(self._ids_of) > _HOLDERS_MAX or len(self._ids_of[oldest.whose]) > share:
+            self.terminate(oldest.client_id)
+        else:
+            most = max(self._ids_of.values(), key=len)
+            self.terminate(next(iter(most)))
 
 
 # The server's half of a client's Settings, laid over what the client sent.

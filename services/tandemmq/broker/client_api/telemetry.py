@@ -163,7 +163,7 @@ class TelemetryHandler:
             return refused
         client_id = self._services.client_id_of(call)
         self._services.leases.client_seen(client_id)
-        session = self._services.sessions.seen(client_id, now_ms=self._services.clock.monotonic_ms())
+        session = self._services.sessions.seen(client_id, call, now_ms=self._services.clock.monotonic_ms())
         session.client_type = definition.ClientType.Name(request.client_type)
         session.group = request.group.name if is_consumer else ""
         session.peer = call.peer
@@ -286,7 +286,8 @@ class TelemetryStream:
         return None
 
     def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
-        session = self._services.sessions.seen(self.client_id, now_ms=self._services.clock.monotonic_ms())
+        now_ms = self._services.clock.monotonic_ms()
+        session = self._services.sessions.seen(self.client_id, self._call, now_ms=now_ms)
         if settings.client_type in definition.ClientType.values():
             session.client_type = definition.ClientType.Name(settings.client_type)
         if settings.user_agent.language in definition.Language.values():

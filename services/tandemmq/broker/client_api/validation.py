@@ -24,7 +24,6 @@ from tandemmq.core.delivery.sql_filter import ENTRY_CHARACTERS, BadSql, known_sq
 from tandemmq.core.delivery.subscription import MessageFilter, TagFilter
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
-from tandemmq.core.quotas import address_of_peer
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.service.rpc import CLIENT_ID_CHARACTERS_MAX, CLIENT_ID_HEADER, Call
@@ -206,7 +205,7 @@ def check_group(group: str) -> Outcome | None:
     return None if problem is None else Outcome(Code.ILLEGAL_CONSUMER_GROUP, problem)
 
 
-def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:
+def admit_group(services: BrokerServices, group: str, call: Call) -> Outcome | None:
     """Lets a group consume; creates it when it is new and the settings say so. A new one is not durable yet."""
     config = services.groups.get(group)
     if config is None:
@@ -215,7 +214,7 @@ def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outc
                 Code.CONSUMER_GROUP_NOT_FOUND,
                 f"consumer group {group} does not exist; create it, or set autoCreateSubscriptionGroup=true",
             )
-        refusal = services.create_group(group, client_id=client_id)
+        refusal = services.create_group(group, call)
         if refusal is not None:
             return Outcome(Code.TOO_MANY_REQUESTS, f"consumer group {group} was not created: {refusal}", retryable=True)
         return None
@@ -237,36 +236,58 @@ def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
 
 
 class NewFilters:
-    """Long filters of one address that were not read lately: the longest takes the event loop 20 ms, and whoever named
-    fifty others a second would have all of it. Event loop only."""
+    """Long filters of one user, or address, that were not read lately: the longest takes the event loop 20 ms, and who
+    named fifty others a second would have all of it. Event loop only."""
 
     def __init__(self) -> None:
-        # Until when each address has paid for what was read of it, in monotonic ms; who was heard of last at the end.
+        # Until when each has paid for what was read of it, in monotonic ms; who was heard of last at the end.
         self._paid_until_ms: OrderedDict[str, float] = OrderedDict()
+        # Long ones by tag, the one used last at the end.
+        self._tags: OrderedDict[str, TagFilter] = OrderedDict()
+        self._tags_bytes = 0
 
-    def refusal(self, characters: int, call: Call, *, now_ms: int) -> Outcome | None:
+    def refusal(self, characters: int, whose: str, *, now_ms: int) -> Outcome | None:
         """Why they are not read; None: they are, and counted."""
-        address = address_of_peer(call.peer)
-        paid_until_ms = max(float(now_ms), self._paid_until_ms.get(address, 0.0))
+        paid_until_ms = max(float(now_ms), self._paid_until_ms.get(whose, 0.0))
         if paid_until_ms - now_ms > _NEW_FILTERS_AHEAD_MS:
             return Outcome(
                 Code.TOO_MANY_REQUESTS,
-                f"filters: {address} names more than {_NEW_FILTER_CHARACTERS_PER_S} characters a second of "
+                f"filters: {whose} names more than {_NEW_FILTER_CHARACTERS_PER_S} characters a second of "
                 "filters that were not used lately; use the same filter again",
                 retryable=True,
             )
-        self._paid_until_ms[address] = paid_until_ms + characters * 1_000 / _NEW_FILTER_CHARACTERS_PER_S
-        self._paid_until_ms.move_to_end(address)
-        if len(self._paid_until_ms) > _NEW_FILTERS_ADDRESSES_MAX:
+        self._paid_until_ms[whose] = paid_until_ms + characters * 1_000 / _NEW_FILTER_CHARACTERS_PER_S
+        self._paid_until_ms.move_to_end(whose)
+        if len(self._paid_until_ms) > _NEW_FILTERS_HOLDERS_MAX:
             self._paid_until_ms.popitem(last=False)
         return None
+
+    def known_tags(self, text: str) -> TagFilter | None:
+        found = self._tags.get(text)
+        if found is not None:
+            self._tags.move_to_end(text)
+        return found
+
+    def remember_tags(self, text: str, found: TagFilter) -> None:
+        self._tags[text] = found
+        self._tags_bytes += _bytes_of(text, found)
+        while self._tags_bytes > _LONG_FILTERS_BYTES_MAX:
+            self._tags_bytes -= _bytes_of(*self._tags.popitem(last=False))
+
+
+def _bytes_of(text: str, found: TagFilter) -> int:
+    return len(text) + _TAG_BYTES * len(found.tags or ())
 
 
 _NEW_FILTER_CHARACTERS_PER_S: Final = 16 << 10
 """Less than a tenth of the event loop."""
 _NEW_FILTERS_AHEAD_MS: Final = 8_000
 """All filters of one client's settings at once."""
-_NEW_FILTERS_ADDRESSES_MAX: Final = 10_000
+_NEW_FILTERS_HOLDERS_MAX: Final = 10_000
+_LONG_FILTERS_BYTES_MAX: Final = 64 << 20
+"""Ten thousand of twenty tags each."""
+_TAG_BYTES: Final = 300
+"""Measured: the tag, its code, and their places in two sets."""
 
 
 def parsed_filter(
@@ -276,7 +297,7 @@ def parsed_filter(
         parsed = known_sql(expression.expression)
         if parsed is None:
             characters, now_ms = len(expression.expression) + ENTRY_CHARACTERS, services.clock.monotonic_ms()
-            if refused := services.new_filters.refusal(characters, call, now_ms=now_ms):
+            if refused := services.new_filters.refusal(characters, services.whose(call), now_ms=now_ms):
                 return refused
             parsed = parse_sql(expression.expression)
         if isinstance(parsed, BadSql):
@@ -303,23 +324,18 @@ def _long_tags(services: BrokerServices, text: str, call: Call) -> TagFilter | O
         return Outcome(
             Code.ILLEGAL_FILTER_EXPRESSION, f"filter: {len(text)} characters, the limit is {TAGS_CHARACTERS_MAX}"
         )
-    found = _long_filters.pop(text, None)
+    filters = services.new_filters
+    found = filters.known_tags(text)
     if found is None:
-        if refused := services.new_filters.refusal(len(text), call, now_ms=services.clock.monotonic_ms()):
+        if refused := filters.refusal(len(text), services.whose(call), now_ms=services.clock.monotonic_ms()):
             return refused
         found = TagFilter.parse(text)
-        if found is None:
-            return None
-        while sum(map(len, _long_filters)) + len(text) > _LONG_FILTERS_CHARACTERS_MAX:
-            _long_filters.popitem(last=False)
-    _long_filters[text] = found
+        if found is not None:
+            filters.remember_tags(text, found)
     return found
 
 
 _SHORT_TAGS_CHARACTERS: Final = 256
-_LONG_FILTERS_CHARACTERS_MAX: Final = 1 << 20
-_long_filters: Final[OrderedDict[str, TagFilter]] = OrderedDict()
-"""The one used last at the end."""
 
 
 def check_message(sent: SentMessage, max_body_bytes: int, max_delay_ms: int, clock: Clock) -> Outcome | None:

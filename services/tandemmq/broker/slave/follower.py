@@ -57,6 +57,8 @@ _VAIN_PAUSE_MAX_S: Final = 10.0
 # How soon a slave notices that another master is registered.
 MASTER_LOOK_S: Final = 1.0
 LEAVE_POLL_S: Final = 0.005
+LEAVE_LIMIT_S: Final = 3.0
+"""Whoever asks for it waits no longer."""
 DISPATCH_SLICE: Final = 2_048
 # Records gather for so long, unless they are due before: in a batch each costs a tenth. Nobody reads a slave's
 # ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
@@ -189,10 +191,12 @@ class Follower:
             self._connection.acknowledge()
 
     async def leave_master(self) -> None:
-        """Ends the connection to the master that is followed; when it returns no byte of it comes any more."""
-        while self.state == "transfer":
-            self._connection.drop("another master begins an epoch")
-            await asyncio.sleep(LEAVE_POLL_S)
+        """Ends the connection to the master that is followed; when it returns no byte of it comes any more.
+        TimeoutError: some may still."""
+        async with asyncio.timeout(LEAVE_LIMIT_S):
+            while self.state == "transfer":
+                self._connection.drop("another master begins an epoch")
+                await asyncio.sleep(LEAVE_POLL_S)
 
     async def run(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -65,7 +66,7 @@ def group_tables(detail: GroupDetail) -> Shown:
     from tandemmq.admin.operations.topics import attributes_text
 
     letters = (
-        f"{counted(detail.dead_letters, 'dead letter')}; see `tandemmq dlq show {detail.summary.name}`"
+        f"{counted(detail.dead_letters, 'dead letter')}; see `tandemmq dlq show {quote(detail.summary.name)}`"
         if detail.dead_letters
         else "no dead letters"
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -91,7 +92,7 @@ def message_line(message: MessageSummary) -> str:
     marks = [f"tag={one_line(message.tag)}"] if message.tag else []
     marks += [f"keys={one_line(','.join(message.keys))}"] if message.keys else []
     where = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
-    head = " ".join([moment_text(message.store_ms), where, message.message_id or "-", *marks])
+    head = " ".join([moment_text(message.store_ms), where, one_line(message.message_id) or "-", *marks])
     return f"{head} {body_preview(message.body)}".rstrip()
 
 
@@ -176,7 +177,7 @@ def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
     packed = f", packed with {message.compression}" if message.compression else ""
     yield "body", f"{bytes_text(message.body_size)}{packed}, CRC {message.body_crc & 0xFFFF_FFFF:08x}"
     if message.message_id:
-        yield "trace", f"tandemmq trace {message.message_id}"
+        yield "trace", f"tandemmq trace {quote(message.message_id)}"
 
 
 def _body(message: Message, form: BodyForm | None) -> Iterable[Shown]:

@@ -11,7 +11,7 @@ import typer
 
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
 from tandemmq.cli.connection import BrokerRates, ClusterChoice, ClusterConnection, read_with_rates, with_cluster
-from tandemmq.cli.ending import CommandError, Refused
+from tandemmq.cli.ending import CommandError, Refused, one_line
 from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -454,7 +454,7 @@ def _detail_lines(client: Client) -> list[str]:
         ("Connected To:", " ".join(client.brokers)),
     ]
     subscriptions = [f"{topic:<32} {rule or '*'}" for topic, rule in sorted(client.subscriptions.items())]
-    return [*(f"{name:<20} {value}" for name, value in facts), "", "#Subscription", *subscriptions]
+    return list(map(one_line, [*(f"{name:<20} {value}" for name, value in facts), "", "#Subscription", *subscriptions]))
 
 
 # haStatus, getSyncStateSet and electMaster.

@@ -291,7 +291,7 @@ def _printed(message: MessageSummary, body: str) -> str:
         f"commitLogOffset={message.physical_offset}, reconsumeTimes={message.reconsume_times}, "
         f"topic={message.topic}, tags={one_line(message.tag)}, keys={one_line(' '.join(message.keys))}"
     )
-    return f"MSGID: {message.message_id or message.offset_message_id} MessageExt [{facts}] BODY: {body}"
+    return f"MSGID: {one_line(message.message_id) or message.offset_message_id} MessageExt [{facts}] BODY: {body}"
 
 
 def _text(body: bytes, charset: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tandemmq.cli.ending import Refused
+from tandemmq.cli.ending import Refused, one_line
 from tandemmq.cli.options import complete_group, complete_topic
 from tandemmq.cli.output import OutputFormat, emit
 
@@ -68,7 +68,7 @@ class Columns:
         assert len(cells) == len(self._widths), "a cell for each column"
         padded = [
             text.rjust(-width) if width < 0 else text.ljust(width)
-            for text, width in zip((str(cell) for cell in cells), self._widths, strict=True)
+            for text, width in zip((one_line(str(cell)) for cell in cells), self._widths, strict=True)
         ]
         return _GAP.join(padded).rstrip()
 

@@ -35,6 +35,8 @@ _MAPPED_FIRST: Final = int(IPv6Address("::ffff:0:0"))
 _USERNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}")
 _SUBJECT: Final = "User:"
 _RETRY: Final = "%RETRY%"
+_NAME: Final = re.compile(r"[%|A-Za-z0-9_-]+")
+"""Of what topics and groups are called."""
 _ANYTHING: Final = "*"
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -353,10 +355,15 @@ def check_said(subject: str, entries: Sequence[PolicyEntry]) -> None:
     """Raises InvalidAcl unless an operator may say so of a subject now. Tables may hold what could be said before."""
     Acl(subject, tuple(entries)).check()
     for entry in entries:
-        if entry.resource.kind is ResourceKind.TOPIC and entry.resource.name.startswith(_RETRY):
-            group = entry.resource.key.partition(_RETRY)[2] or "*"
+        kind, name, key = entry.resource.kind, entry.resource.name, entry.resource.key
+        if kind is ResourceKind.TOPIC and name.startswith(_RETRY):
+            group = key.partition(_RETRY)[2] or "*"
+            raise InvalidAcl(f"resource: {key} never counts: a retry topic is its group; name Group:{group}")
+        if kind in (ResourceKind.TOPIC, ResourceKind.GROUP) and name and not _NAME.fullmatch(name):
+            # In ASCII, so that a letter of another alphabet is seen.
             raise InvalidAcl(
-                f"resource: {entry.resource.key} never counts: a retry topic is its group; name Group:{group}"
+                f"resource: {key!a} never counts: no {kind.value.lower()} has such a name, of other characters "
+                "than A-Z a-z 0-9 _ - % |"
             )
 
 

@@ -339,12 +339,6 @@ class LeaseTable:
         """The same for the leases that one receive of the client was given, here or by a former master."""
         self.doubt([lease for lease in self._state.renewed.get(client_id, ()) if lease.nonce == nonce])
 
-    def doubt_latest(self, now_ms: int) -> None:
-        """The same for all that was given lately: nobody can tell which of those answers were read."""
-        since_ms = now_ms + self._clock_offset_ms - _ON_THE_WAY_MS
-        renewed = [lease for leases in self._state.renewed.values() for lease in leases]
-        self.doubt([lease for lease in renewed if lease.granted_ms >= since_ms])
-
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
         self._client_gone(client_id, now_ms + self._clock_offset_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -218,21 +218,41 @@ _CLIENTS_MAX: Final = 1_000
 
 class CreationLimit:
     """At most so many a second, of one client and of all, and so many there may be. No clock: the caller tells the
-    time, in ms of the monotonic clock. What was not used in one second may be in the next, no later."""
+    time, in ms of the monotonic clock. What was not used in one second may be in the next, no later.
 
-    def __init__(self, *, per_second: int, per_client_per_second: int, count_max: int) -> None:
+    Who makes them is a user, or an address where nobody signs in. One may use up a second: whoever made less than an
+    equal share in it finds room beside, in which all together make as many again. And one may make three times what it
+    leaves free, since this process began: the rest is for others.
+    """
+
+    def __init__(
+        self, *, per_second: int, per_client_per_second: int, count_max: int, is_there: Callable[[str], bool]
+    ) -> None:
+        """`is_there`: whether there is one of that name still."""
         self._per_second = per_second
         self._per_client = per_client_per_second
         self._count_max = count_max
+        self._is_there = is_there
         self._all = _Allowance(per_second)
+        self._beside = _Allowance(per_second)
         self._clients: OrderedDict[str, _Allowance] = OrderedDict()
+        # Of those who made some within a second, the one that did longest ago first.
+        self._makers: OrderedDict[str, _Allowance] = OrderedDict()
+        self._made_by: dict[str, set[str]] = {}
+        self._made_count = 0
+        self._look_at_ms = 0
 
-    def refusal(self, client_id: str, *, count: int, now_ms: int) -> str | None:
+    def refusal(self, name: str, client_id: str, whose: str, *, count: int, now_ms: int) -> str | None:
         """Why not one more besides `count`, and what to do; None: it is made, and counted."""
         if count >= self._count_max:
             return (
                 f"the broker has {count} consumer groups, and subscriptionGroupsMax is {self._count_max}: "
                 "delete groups nobody uses, or raise it"
+            )
+        if self._has_its_part(whose, count, now_ms):
+            return (
+                f"{whose} made {len(self._made_by[whose])} of {count} consumer groups, and what subscriptionGroupsMax="
+                f"{self._count_max} leaves is for others: delete groups nobody uses, or raise it"
             )
         client = self._clients.get(client_id) or _Allowance(self._per_client)
         self._clients[client_id] = client
@@ -244,14 +264,50 @@ class CreationLimit:
                 f"client {client_id} names new consumer groups faster than newGroupsPerClientPerSecond="
                 f"{self._per_client}: use one group for each application, or create groups beforehand"
             )
-        if not self._all.has_one(now_ms):
+        room = self._all if self._all.has_one(now_ms) else self._beside
+        if not room.has_one(now_ms) or (room is self._beside and not self._has_less(whose, now_ms)):
             return (
                 f"clients name new consumer groups faster than newGroupsPerSecond={self._per_second}: "
                 "try again in a second, or create groups beforehand"
             )
         client.take()
-        self._all.take()
+        room.take()
+        self._note(name, whose, now_ms)
         return None
+
+    def _has_less(self, whose: str, now_ms: int) -> bool:
+        """Than an equal share of what was made within a second."""
+        own = self._makers.get(whose)
+        return own is None or own.taken(now_ms) < max(1, self._per_second // (len(self._makers) + 1))
+
+    def _has_its_part(self, whose: str, count: int, now_ms: int) -> bool:
+        names = self._made_by.get(whose)
+        if names is None or len(names) < 3 * (self._count_max - count):
+            return False
+        if now_ms >= self._look_at_ms:
+            # Some may have been deleted; to look at all is work.
+            self._look_at_ms = now_ms + 1_000
+            self._look()
+        return len(self._made_by.get(whose, ())) >= 3 * (self._count_max - count)
+
+    def _look(self) -> None:
+        there = {whose: set(filter(self._is_there, names)) for whose, names in self._made_by.items()}
+        self._made_by = {whose: names for whose, names in there.items() if names}
+        self._made_count = sum(map(len, self._made_by.values()))
+
+    def _note(self, name: str, whose: str, now_ms: int) -> None:
+        maker = self._makers.get(whose) or _Allowance(self._per_second)
+        maker.has_one(now_ms)
+        maker.take()
+        self._makers[whose] = maker
+        self._makers.move_to_end(whose)
+        while next(iter(self._makers.values())).is_full(now_ms):
+            self._makers.popitem(last=False)
+        if self._made_count >= self._count_max:
+            self._look()
+        names = self._made_by.setdefault(whose, set())
+        self._made_count += name not in names
+        names.add(name)
 
 
 class _Allowance:
@@ -273,6 +329,15 @@ class _Allowance:
 
     def take(self) -> None:
         self._left_thousandths -= 1_000
+
+    def taken(self, now_ms: int) -> int:
+        """Of what it holds, in whole ones."""
+        self.has_one(now_ms)
+        return -((self._left_thousandths - self._per_second * 1_000) // 1_000)
+
+    def is_full(self, now_ms: int) -> bool:
+        self.has_one(now_ms)
+        return self._left_thousandths == self._per_second * 1_000
 
 
 # Groups every broker has from its first boot.

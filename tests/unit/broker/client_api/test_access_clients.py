@@ -185,7 +185,7 @@ def test_no_id_makes_a_client_another_user_s(client_id: str, username: str) -> N
     )
 )
 def test_no_user_s_clients_push_out_those_of_another(steps: list[tuple[str, int, int, bool]]) -> None:
-    sessions, now_ms = ClientSessions(lambda _: None, max_sessions=8), 0
+    sessions, now_ms = ClientSessions(lambda _: None, whose=lambda call: call.peer, max_sessions=8), 0
     for user, number, later_ms, leaves in steps:
         now_ms += later_ms
         sessions.expire(now_ms=now_ms)
@@ -194,10 +194,11 @@ def test_no_user_s_clients_push_out_those_of_another(steps: list[tuple[str, int,
         if leaves:
             sessions.terminate(client)
         elif sessions.has_room(client):
-            sessions.seen(client, now_ms=now_ms)
+            sessions.seen(client, FakeCall(peer=user), now_ms=now_ms)
         else:
             assert sum(user_of_client(one) == user for one in before) == 6
-        assert sessions._counts == Counter(user_of_client(session.client_id) for session in sessions.all())
+        counts = Counter({user: len(ids) for user, ids in sessions._ids_of.items()})
+        assert counts == Counter(user_of_client(session.client_id) for session in sessions.all())
         others = [one for one in before if user_of_client(one) != user]
         if len(others) <= 2:
             assert all(sessions.get(one) is not None for one in others)

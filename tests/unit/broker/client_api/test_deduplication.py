@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from support.api_requests import call, message, send_request
 from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.transactions import end
@@ -21,6 +22,7 @@ from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import StatusCode
 
 Code = definition.Code
 
@@ -77,6 +79,24 @@ def test_duplicate_of_a_message_on_its_way_is_answered_with_it(once: BrokerAssem
     once.puts_held = False
     once.release_puts()
     assert first.only(pb.SendMessageResponse) == again.only(pb.SendMessageResponse)
+    assert stored(once) == 1
+
+
+def test_a_duplicate_that_fails_keeps_the_answer_from_no_other(once: BrokerAssembly) -> None:
+    class Failing(FakeCall):
+        def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
+            raise ZeroDivisionError
+
+    once.puts_held = True
+    request = send_request(message("once", message_id="x"))
+    calls = [FakeCall(), FakeCall(), Failing(), FakeCall(), FakeCall()]
+    for fake in calls:
+        call(once, "SendMessage", request, fake)
+    with pytest.raises(ZeroDivisionError):
+        once.release_puts()
+    once.end_turn()
+    answers = [fake.only(pb.SendMessageResponse) for fake in calls if not isinstance(fake, Failing)]
+    assert [answer.status.code for answer in answers] == [Code.OK] * 4
     assert stored(once) == 1
 
 

@@ -28,8 +28,8 @@ from tandemmq.broker.client_api.forwarding import (
     GroupCalls,
     HeldOutcome,
     _Room,
-    by_address,
 )
+from tandemmq.broker.client_api.sessions import by_address
 from tandemmq.broker.client_api.validation import Code, Outcome, status_of
 from tandemmq.core.clock import Clock
 from tandemmq.http2 import frames

@@ -16,6 +16,7 @@ from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.http2_peer import unary_request
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.core.delivery import sql_filter
 from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.core.delivery.sql_filter import (
@@ -25,6 +26,7 @@ from tandemmq.core.delivery.sql_filter import (
     known_sql,
     parse_sql,
 )
+from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits
@@ -814,6 +816,34 @@ def test_receives_that_wait_with_one_long_filter_share_it_and_new_ones_come_slow
     filters = [one.tag_filter for one in waiting if len(getattr(one.tag_filter, "tags", None) or ()) > 1_000]
     assert len(filters) >= 41
     assert len(set(map(id, filters))) <= first + 1
+
+
+def test_long_filters_of_users_behind_one_address_are_each_read_once(broker: BrokerAssembly, time: ManualTime) -> None:
+    broker.add_group("group")
+    broker.whose = lambda call: call.header("x-user")
+
+    def waits(number: int) -> bool:
+        tags = "||".join(f"{number}-{tag:06}-of-a-shop" for tag in range(40))
+        fake = FakeCall(metadata={"x-mq-client-id": f"c{number}", "x-user": f"user-{number // 100}"})
+        is_waiting = call(broker, "ReceiveMessage", receive_request(expression=tags), fake).code is None
+        fake.cancel()
+        return is_waiting
+
+    for _ in range(3):
+        assert all(waits(number) for number in range(1_500)), "1.3 MB of filters, and each is known the next time"
+        broker.new_filters._paid_until_ms.update({f"user-{user}": 1e12 for user in range(16)})
+    assert not waits(1_500)
+
+
+def test_known_long_filters_have_an_end() -> None:
+    filters = NewFilters()
+    for number in range(400):
+        text = "||".join(map(str, range(number, number + 3_000)))
+        filters.remember_tags(text, TagFilter.parse(text) or EVERY_TAG)
+        assert filters.known_tags(text) is not None
+        held = sum(len(text) + 300 * len(found.tags or ()) for text, found in filters._tags.items())
+        assert held == filters._tags_bytes <= 64 << 20
+    assert 50 < len(filters._tags) < 100
 
 
 @pytest.mark.parametrize("method", ["ReceiveMessage", "PullMessage"])

@@ -12,6 +12,7 @@ import pytest
 
 from support.api_requests import call, message, send_request
 from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
 from support.group_operations import ConsumedBroker
 from support.manual_time import ManualTime
 from support.transactions import TOPIC, Producer, bodies_in, end, send_half
@@ -83,7 +84,7 @@ class Edge:
 
     def connect(self, client_id: str, *, group: str = "", topics: Sequence[str] = (), peer: str = "") -> None:
         """A client is heard of, a second after the one before."""
-        session = self.broker.sessions.seen(client_id, now_ms=self.broker.clock.monotonic_ms())
+        session = self.broker.sessions.seen(client_id, FakeCall(), now_ms=self.broker.clock.monotonic_ms())
         session.group, session.peer = group, peer
         session.subscriptions = dict.fromkeys(topics, "*")
         self.broker.clock.now_ms += 1_000

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from support.cli_cluster import FakeCluster
 from tandemmq.admin.operations.values import MessageSummary
+from tandemmq.cli.commands.messages import message_line
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED
 
 
@@ -77,7 +79,14 @@ def test_unknown_message_fails_and_says_why_that_may_be() -> None:
 def test_terminal_is_safe_from_what_clients_wrote() -> None:
     cluster = FakeCluster()
     cluster.operations.cluster.messages[:] = [
-        replace(message, tag="\x1b[2J", keys=("a\x07",), body=b"\x1b]0;x\x07", properties={"\x1b[1m": "\x9b2J"})
+        replace(
+            message,
+            message_id=f"{message.message_id}\x1b[2J;x",
+            tag="\x1b[2J",
+            keys=("a\x07",),
+            body=b"\x1b]0;x\x07",
+            properties={"\x1b[1m": "\x9b2J"},
+        )
         for message in cluster.operations.cluster.messages
     ]
     message = _first(cluster)
@@ -86,9 +95,37 @@ def test_terminal_is_safe_from_what_clients_wrote() -> None:
         ("message", "query", "orders"),
         ("queryMsgById", "-t", "orders", "-i", message.message_id),
         ("printMsg", "-t", "payments"),
+        ("message", "show", message.message_id, "-o", "json"),
+        ("message", "show", message.message_id, "-o", "yaml"),
     ):
         output = cluster.run(*words)
         assert not set(output) & {"\x1b", "\x07", "\x9b"}, words
+    assert not set(message_line(message)) & {"\x1b", "\x07", "\x9b"}
+    shown = cluster.run("message", "show", message.message_id)
+    assert re.search(r"tandemmq trace '[^'\n]*;x'", shown), "what is pasted into a shell is one word"
+
+
+def test_terminal_is_safe_from_what_clients_call_themselves() -> None:
+    cluster = FakeCluster()
+    cluster.operations.cluster.clients[:] = [
+        replace(client, client_id=f"{client.client_id}\x9b2J\nb", version="\x1b[2J", subscriptions={"orders": "\x07"})
+        for client in cluster.operations.cluster.clients
+    ]
+    client = cluster.operations.cluster.clients[0]
+    for words in (
+        ("clients",),
+        ("clients", "-o", "json"),
+        ("clients", "-o", "yaml"),
+        ("consumerConnection", "-g", "billing"),
+        ("consumerStatus", "-g", "billing"),
+        ("consumerStatus", "-g", "billing", "-i", client.client_id),
+        ("producerConnection", "-g", "any", "-t", "orders"),
+    ):
+        output = cluster.run(*words)
+        assert not set(output) & {"\x1b", "\x07", "\x9b"}, words
+        assert "b" not in output.splitlines(), "nothing of theirs is a line of ours"
+    told = json.loads(cluster.run("clients", "-o", "json"))
+    assert client.client_id in [each["client_id"] for each in told["items"]], "programs read what there is"
 
 
 def test_tail_prints_what_comes_until_it_has_enough() -> None:

@@ -153,6 +153,12 @@ def test_what_is_no_resource_is_refused_with_the_remedy(text: str) -> None:
         # It would never count: of a retry topic the group is asked for.
         (lambda: check_said("User:ann", [entry("Topic:%RETRY%billing", "Sub", Decision.DENY)]), "name Group:billing"),
         (lambda: check_said("User:ann", [entry("Topic:%RETRY%*")]), r"name Group:\*"),
+        (
+            lambda: check_said("User:ann", [entry("Topic:ord\u0435rs", decision=Decision.DENY)]),
+            r"ord\\u0435rs.*no topic has",
+        ),
+        (lambda: check_said("User:ann", [entry("Topic:orders.*", decision=Decision.DENY)]), "no topic has such a name"),
+        (lambda: check_said("User:ann", [entry("Group:b\u00fcro*")]), "no group has such a name"),
         (lambda: check_said("User:ann", []), "entries"),
         (lambda: check_said("User:ann", [entry("*", decision=Decision.DENY), entry("*")]), "has two entries"),
         (lambda: check_said("User:ann", [entry("Topic:a"), entry("Topic:b"), entry("Topic:a", "Sub")]), "Topic:a has"),

@@ -517,21 +517,6 @@ def test_leases_of_a_former_term_are_not_written_into_the_journal_of_the_next() 
     assert broker.leases.take_journal() == b""
 
 
-def test_what_is_not_known_to_be_read_is_what_was_given_lately() -> None:
-    broker = Broker()
-    broker.put(3)
-    broker.receive(T0, auto_renew=True, batch=1)
-    broker.receive(T0 + 1, auto_renew=True, batch=1, client_id="other")
-    broker.receive(T0 + 1, batch=1)
-    broker.leases.doubt_latest(T0 + 16_001)
-    broker.restart(now_ms=T0 + 20_000)
-    for now_ms in range(T0 + 20_000, T0 + 100_000, 10_000):
-        for client_id in ("client", "other"):
-            broker.leases.client_seen(client_id)
-        broker.leases.expire(now_ms)
-    assert offsets(broker.receive(T0 + 100_000, batch=3)) == [1, 2]
-
-
 def test_leases_in_doubt_run_out_also_after_a_restart_in_order() -> None:
     broker = Broker()
     broker.put(4)
