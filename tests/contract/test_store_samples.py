@@ -24,7 +24,6 @@ from tandemmq.core.message.record import (
     ScanStop,
     decode_record,
     encode_record,
-    record_size,
     record_tags_code,
     scan_record,
 )
@@ -205,7 +204,7 @@ def test_commit_log_files_are_written_byte_for_byte() -> None:
     for record in records():
         message = samples.outgoing(record)
         rest = file_bytes - len(written) % file_bytes
-        if record_size(message, record.store_host) + 8 > rest:
+        if record.total_size + 8 > rest:
             written += encode_blank(rest)
             # What follows the head of a blank has no meaning; Java leaves the zeros of the new file.
             written += bytes(rest - 8)

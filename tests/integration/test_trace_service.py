@@ -15,7 +15,7 @@ from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.rpc import Channels, TraceCalls
 from tandemmq.admin.trace_reader import TraceReader
 from tandemmq.admin.trace_trees import copy_facts, trace_trees, unanswered
-from tandemmq.broker.peer_api.traces import TraceServicer
+from tandemmq.broker.peer_api.lookups import TraceServicer
 from tandemmq.broker.queries.message_queries import FoundMessage, Holding
 from tandemmq.core.message.record import Host, RecordOutline
 from tandemmq.core.routing.values import BrokerIdentity

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import httpx
 import structlog
@@ -56,7 +57,7 @@ async def admin_in_memory(
     app = http_app(
         cluster,
         consistency,
-        FakeTraces(),
+        cast("Any", FakeTraces()),
         access=Access(
             settings.admin_token,
             AccessRules.of(settings),

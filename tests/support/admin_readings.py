@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import structlog
 
@@ -37,7 +38,9 @@ def cached(
     clock = clock or ManualTime()
     reader = FakeReader(state or healthy_cluster())
     log = structlog.get_logger()
-    cluster = CachedCluster(reader, clock=clock, log=log, forget_after_ms=forget_after_ms, more_findings=more_findings)
+    cluster = CachedCluster(
+        cast("Any", reader), clock=clock, log=log, forget_after_ms=forget_after_ms, more_findings=more_findings
+    )
     return cluster, reader, clock
 
 

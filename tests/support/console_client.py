@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from html import unescape
+from typing import Any, cast
 
 import httpx
 import structlog
@@ -92,7 +93,7 @@ async def console_client(
     app = http_app(
         cluster,
         consistency,
-        _NoTraces(),
+        cast("Any", _NoTraces()),
         access=Access(SecretStr(""), AccessRules(local_role=role)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
         templates=_TEMPLATES,

@@ -24,7 +24,8 @@ from support.inline_runner import InlineRunner
 from support.log_damage import LOG_DAMAGES
 from support.planted_damage import Planted, judge
 from support.replica_folders import open_replica
-from support.store_damage import DAMAGES, SIDE_DAMAGES, Damage, Expected, write_at
+from support.side_damage import SIDE_DAMAGES
+from support.store_damage import DAMAGES, Damage, Expected, write_at
 from tandemmq.consistency.audit import AuditReport
 from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.repair_plan import RepairAction

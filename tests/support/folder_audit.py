@@ -10,7 +10,8 @@ from typing import Final
 from support.audit_stores import GROUP, open_group
 from tandemmq.core.audit.causes import one_for_each_cause, without_repeats
 from tandemmq.core.audit.comparison import compare_replicas
-from tandemmq.core.audit.derived_files import check_derived_files, compare_derived_files, joined_spans
+from tandemmq.core.audit.derived_facts import compare_derived_files, joined_spans
+from tandemmq.core.audit.derived_files import check_derived_files
 from tandemmq.core.audit.equality import BoundRules, common_range, is_empty, missing_messages
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.metadata_comparison import compare_metadata

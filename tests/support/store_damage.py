@@ -6,33 +6,28 @@ links elsewhere are replaced by copies first.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from support.replica_folders import open_replica
-from tandemmq.core.access.users_and_policies import Decision
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordName, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.delivery.journal import LeaseReplay
-from tandemmq.core.delivery.queue_progress import QueueProgress
-from tandemmq.core.delivery.timer_queue import TimerQueue
-from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_TOPIC
+from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.message.record_layout import CRC_MASK
 from tandemmq.core.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
 from tandemmq.core.metadata.topic_table import TopicTable
-from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory, ReplicaRecord
 
 _PAGE_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 20
@@ -84,7 +79,7 @@ class Damage:
     """Does it to the folders of a group, the master's first."""
 
 
-class _Victim:
+class Victim:
     """One replica to be damaged: its records, and its files to be written."""
 
     def __init__(self, folders: Sequence[Path], broker_id: int) -> None:
@@ -156,19 +151,19 @@ def write_at(path: Path, position: int, data: bytes) -> None:
         file.write(data)
 
 
-def _any(folders: Sequence[Path], chance: random.Random) -> _Victim:
-    return _Victim(folders, chance.randrange(len(folders)))
+def any_replica(folders: Sequence[Path], chance: random.Random) -> Victim:
+    return Victim(folders, chance.randrange(len(folders)))
 
 
-def _slave(folders: Sequence[Path], chance: random.Random) -> _Victim:
-    return _Victim(folders, chance.randrange(1, len(folders)))
+def _slave(folders: Sequence[Path], chance: random.Random) -> Victim:
+    return Victim(folders, chance.randrange(1, len(folders)))
 
 
 # The log
 
 
 def _flip_body(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record = victim.choose(chance)
     place = record.start_offset + victim.body_start(record) + chance.randrange(victim.body_bytes(record))
     victim.flip_bit(place, chance.randrange(8))
@@ -176,7 +171,7 @@ def _flip_body(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _flip_body_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders))]
+    victims = [Victim(folders, broker_id) for broker_id in range(len(folders))]
     record = victims[0].choose(chance)
     place = record.start_offset + victims[0].body_start(record)
     for victim in victims:
@@ -194,7 +189,7 @@ def _flip_field(position: int) -> Callable[[Sequence[Path], random.Random], Expe
     """A bit of a field that no checksum covers and no structure depends on."""
 
     def apply(folders: Sequence[Path], chance: random.Random) -> Expected:
-        victim = _any(folders, chance)
+        victim = any_replica(folders, chance)
         record = victim.choose(chance)
         victim.flip_bit(record.start_offset + position, 1)
         return victim.expected(FindingKind.FIELD_DIFFERS, records=[record], undecidable=True)
@@ -203,7 +198,7 @@ def _flip_field(position: int) -> Callable[[Sequence[Path], random.Random], Expe
 
 
 def _flip_properties(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record = victim.choose(chance)
     # The unique id's digits, away from separators and from the ConsumeQueue's and the index's own values.
     raw = victim.read(record.start_offset, record.end_offset - record.start_offset)
@@ -219,7 +214,7 @@ def _flip_properties(folders: Sequence[Path], chance: random.Random) -> Expected
 
 
 def _flip_topic_length(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record = victim.choose(chance)
     victim.flip_bit(record.start_offset + victim.body_start(record) + victim.body_bytes(record), 5)
     return victim.expected(FindingKind.FIELD_DIFFERS, FindingKind.TORN, records=[record])
@@ -229,7 +224,7 @@ def _flip_structure(position: int) -> Callable[[Sequence[Path], random.Random], 
     """A bit of the size or the magic code."""
 
     def apply(folders: Sequence[Path], chance: random.Random) -> Expected:
-        victim = _any(folders, chance)
+        victim = any_replica(folders, chance)
         record = victim.choose(chance)
         victim.flip_bit(record.start_offset + position, 4)
         return victim.expected(FindingKind.FIELD_DIFFERS, FindingKind.TORN, records=[record])
@@ -238,7 +233,7 @@ def _flip_structure(position: int) -> Callable[[Sequence[Path], random.Random], 
 
 
 def _zero_page(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     facts = victim.store.facts
     first_page, end_page = facts.min_offset // _PAGE_BYTES + 1, facts.end_offset // _PAGE_BYTES - 1
     hit: list[RecordName] = []
@@ -254,7 +249,7 @@ def _zero_page(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _tear_record(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record = victim.choose(chance, body_bytes_min=200)
     half = record.start_offset + victim.body_start(record) + victim.body_bytes(record) // 2
     victim.write(half, b"\x5a" * (record.end_offset - half))
@@ -263,7 +258,7 @@ def _tear_record(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 def _truncate_tail(folders: Sequence[Path], chance: random.Random) -> Expected:
     """The log lost its end, and nothing else did."""
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     count = chance.randrange(2, 8)
     lost = victim.records[-count:]
     end = victim.store.facts.end_offset
@@ -293,7 +288,7 @@ def _extend_tail(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _swap_records(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     at = chance.randrange(1, len(victim.records) - 2)
     while victim.records[at].end_offset != victim.records[at + 1].start_offset:
         at -= 1
@@ -306,7 +301,7 @@ def _swap_records(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 def _remove_record(folders: Sequence[Path], chance: random.Random) -> Expected:
     """One record is gone and those behind it in the file have moved up."""
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     segment_bytes = victim.store.facts.segment_bytes
     at = chance.randrange(1, len(victim.records) - 8)
     record = victim.records[at]
@@ -324,7 +319,7 @@ def _remove_record(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _remove_segment(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     segments = sorted((victim.folder / "commitlog").iterdir())
     start, size = int(segments[1].name), victim.store.facts.segment_bytes
     lost = [record for record in victim.records if start <= record.start_offset < start + size]
@@ -333,7 +328,7 @@ def _remove_segment(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _shorten_segment(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     path = min((victim.folder / "commitlog").iterdir())
     size = victim.store.facts.segment_bytes
     lost = [record for record in victim.records if size // 2 < record.end_offset <= size]
@@ -345,7 +340,7 @@ def _shorten_segment(folders: Sequence[Path], chance: random.Random) -> Expected
 
 def _other_padding(folders: Sequence[Path], chance: random.Random) -> Expected:
     """What lies behind the blank of a file's end means nothing."""
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     for before, behind in zip(victim.records, victim.records[1:]):
         if behind.start_offset - before.end_offset > 8:
             place = chance.randrange(before.end_offset + 8, behind.start_offset)
@@ -357,7 +352,7 @@ def _other_padding(folders: Sequence[Path], chance: random.Random) -> Expected:
 # ConsumeQueues and index
 
 
-def _queue_entry(victim: _Victim, chance: random.Random) -> tuple[RecordName, Path, int]:
+def queue_entry_of(victim: Victim, chance: random.Random) -> tuple[RecordName, Path, int]:
     while True:
         record = victim.choose(chance)
         path = victim.store.queue_file(record.topic, record.queue_id, record.queue_offset)
@@ -368,24 +363,24 @@ def _queue_entry(victim: _Victim, chance: random.Random) -> tuple[RecordName, Pa
 
 
 def _wrong_queue_entry(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record, path, position = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, path, position = queue_entry_of(victim, chance)
     other = next(own for own in victim.records if own.start_offset != record.start_offset)
     write_at(path, position, other.start_offset.to_bytes(8, "big"))
     return victim.expected(FindingKind.QUEUE_ENTRY_WRONG, records=[record])
 
 
 def _wrong_tags_code(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record, path, position = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, path, position = queue_entry_of(victim, chance)
     held = path.read_bytes()[position + 19]
     write_at(path, position + 19, bytes((held ^ 1,)))
     return victim.expected(FindingKind.QUEUE_ENTRY_WRONG, records=[record])
 
 
 def _zero_queue_entry(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record, path, position = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, path, position = queue_entry_of(victim, chance)
     write_at(path, position, bytes(_ENTRY_BYTES))
     return victim.expected(FindingKind.QUEUE_ENTRY_MISSING, records=[record])
 
@@ -395,7 +390,7 @@ def _first_entry(data: bytes, *, begin: bytes) -> int:
     return next(place for place in places if place >= _ENTRY_BYTES and not any(data[place - _ENTRY_BYTES : place]))
 
 
-def _index_entry(victim: _Victim, chance: random.Random) -> tuple[RecordName, Path, int]:
+def _index_entry(victim: Victim, chance: random.Random) -> tuple[RecordName, Path, int]:
     """A record and where one of its entries is in an IndexFile."""
     by_start = {record.start_offset: record for record in victim.records}
     path = victim.folder / "index" / victim.store.index_files()[0].name
@@ -413,7 +408,7 @@ def _index_entry(victim: _Victim, chance: random.Random) -> tuple[RecordName, Pa
 
 
 def _wrong_index_entry(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record, path, position = _index_entry(victim, chance)
     # An entry of a key: those of tags some versions do not write, so that they are not missed; but this one is wrong.
     write_at(path, position + 4, (record.start_offset + 1).to_bytes(8, "big"))
@@ -422,7 +417,7 @@ def _wrong_index_entry(folders: Sequence[Path], chance: random.Random) -> Expect
 
 def _lost_index_slot(folders: Sequence[Path], chance: random.Random) -> Expected:
     """A slot that leads nowhere: all its keys are lost to a search."""
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     path = victim.folder / "index" / victim.store.index_files()[0].name
     data = path.read_bytes()
     used = [at for at in range(40, 2000, 4) if any(data[at : at + 4])]
@@ -433,42 +428,42 @@ def _lost_index_slot(folders: Sequence[Path], chance: random.Random) -> Expected
 # Metadata
 
 
-def _metadata(victim: _Victim, file: MetadataFile) -> Path:
+def metadata_path(victim: Victim, file: MetadataFile) -> Path:
     return victim.folder / "config" / file.value
 
 
-def _rewrite(path: Path, text: str) -> None:
+def rewrite(path: Path, text: str) -> None:
     path.unlink()
     path.write_text(text)
 
 
 def _stale_consumer_offset(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.CONSUMER_OFFSETS)
+    path = metadata_path(victim, MetadataFile.CONSUMER_OFFSETS)
     table = ConsumerOffsetTable()
     table.load_json(path.read_text())
     moved: GroupOffset = chance.choice([own for own in table if own.offset > 1])
     fields = read_java_json(path.read_text())
     offsets = {name: fields.object("offsetTable").offsets(name) for name in fields.object("offsetTable")}
     offsets[f"{moved.topic}@{moved.group}"][moved.queue_id] = moved.offset // 2
-    _rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "offsetTable": offsets}))
+    rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "offsetTable": offsets}))
     return Expected(kinds=frozenset({FindingKind.CONSUMER_OFFSET_STALE}), broker_id=victim.broker_id, topic=moved.topic)
 
 
 def _stale_delay_offset(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.DELAY_OFFSETS)
+    path = metadata_path(victim, MetadataFile.DELAY_OFFSETS)
     fields = read_java_json(path.read_text())
     offsets = fields.offsets("offsetTable")
     level = chance.choice([own for own, offset in offsets.items() if offset > 0])
     offsets[level] -= 1
-    _rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "offsetTable": offsets}))
+    rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "offsetTable": offsets}))
     return Expected(kinds=frozenset({FindingKind.DELAY_OFFSET_STALE}), broker_id=victim.broker_id)
 
 
 def _missing_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.TOPICS)
+    path = metadata_path(victim, MetadataFile.TOPICS)
     table = TopicTable()
     table.load_json(path.read_text())
     named = {record.topic for record in victim.records}
@@ -476,52 +471,52 @@ def _missing_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
     fields = read_java_json(path.read_text())
     topics = fields.raw("topicConfigTable")
     del topics[topic]
-    _rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "topicConfigTable": topics}))
+    rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "topicConfigTable": topics}))
     return Expected(kinds=frozenset({FindingKind.TOPIC_MISSING}), broker_id=victim.broker_id, topic=topic)
 
 
 def _other_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.TOPICS)
+    path = metadata_path(victim, MetadataFile.TOPICS)
     named = sorted({record.topic for record in victim.records})
     text = path.read_text()
     topic = next(own for own in named if f'"topicName":"{own}"' in text)
     pattern = rf'("topicName":"{re.escape(topic)}",\s*"topicSysFlag":0,\s*"writeQueueNums":)(\d+)'
     changed = re.sub(pattern, r"\g<1>9", text)
     assert changed != text, "the topic is in the file"
-    _rewrite(path, changed)
+    rewrite(path, changed)
     kinds = frozenset({FindingKind.TOPIC_DIFFERS})
     return Expected(kinds=kinds, broker_id=victim.broker_id, topic=topic, undecidable=True)
 
 
 def _other_group(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.SUBSCRIPTION_GROUPS)
+    path = metadata_path(victim, MetadataFile.SUBSCRIPTION_GROUPS)
     text = path.read_text()
-    _rewrite(path, text.replace('"retryMaxTimes":16', '"retryMaxTimes":3', 1))
+    rewrite(path, text.replace('"retryMaxTimes":16', '"retryMaxTimes":3', 1))
     return Expected(kinds=frozenset({FindingKind.GROUP_DIFFERS}), broker_id=victim.broker_id, undecidable=True)
 
 
 def _missing_group(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.SUBSCRIPTION_GROUPS)
+    path = metadata_path(victim, MetadataFile.SUBSCRIPTION_GROUPS)
     fields = read_java_json(path.read_text())
     groups = fields.raw("subscriptionGroupTable")
     del groups[chance.choice(sorted(groups))]
-    _rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "subscriptionGroupTable": groups}))
+    rewrite(path, write_java_json({"dataVersion": fields.raw("dataVersion"), "subscriptionGroupTable": groups}))
     return Expected(kinds=frozenset({FindingKind.GROUP_MISSING}), broker_id=victim.broker_id)
 
 
 def _torn_metadata(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.TOPICS)
-    _rewrite(path, path.read_text()[: path.stat().st_size // 2])
+    path = metadata_path(victim, MetadataFile.TOPICS)
+    rewrite(path, path.read_text()[: path.stat().st_size // 2])
     return Expected(kinds=frozenset({FindingKind.METADATA_UNREADABLE}), broker_id=victim.broker_id)
 
 
 def _body_rewritten(folders: Sequence[Path], chance: random.Random) -> Expected:
     """Another body with its right checksum: what a person, or a bug, writes."""
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record = victim.choose(chance)
     size = victim.body_bytes(record)
     body = bytes(byte ^ 0x20 for byte in victim.read(record.start_offset + victim.body_start(record), size))
@@ -533,7 +528,7 @@ def _body_rewritten(folders: Sequence[Path], chance: random.Random) -> Expected:
 # Files that are gone, and what lies where nothing should
 
 
-def _remove(folder: Path, *names: str) -> None:
+def remove_paths(folder: Path, *names: str) -> None:
     for name in names:
         path = folder / name
         if path.is_dir():
@@ -543,15 +538,15 @@ def _remove(folder: Path, *names: str) -> None:
 
 
 def _lose_log(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     lost = [victim.records[0], victim.records[-1]]
-    _remove(victim.folder, "commitlog", *(("consumequeue", "index") if chance.random() < 0.5 else ()))
+    remove_paths(victim.folder, "commitlog", *(("consumequeue", "index") if chance.random() < 0.5 else ()))
     return victim.expected(FindingKind.SEGMENT_MISSING, records=lost)
 
 
 def _lose_newest_files(folders: Sequence[Path], chance: random.Random) -> Expected:
     """All files but the first; the ConsumeQueues still know what was in them."""
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     # Not the one that is made ahead and holds nothing.
     newest = victim.records[-1].start_offset
     segments = [path for path in sorted((victim.folder / "commitlog").iterdir()) if int(path.name) <= newest]
@@ -575,7 +570,7 @@ def _lose_newest_files_and_queues(folders: Sequence[Path], chance: random.Random
     lost = [record for record in victim.records if record.start_offset >= int(segments[1].name)]
     for path in segments[1:]:
         path.unlink()
-    _remove(victim.folder, "consumequeue", "index")
+    remove_paths(victim.folder, "consumequeue", "index")
     return victim.expected(
         FindingKind.ON_FEWER_REPLICAS,
         FindingKind.TAIL_MISSING,
@@ -594,23 +589,23 @@ def _lose_oldest_file(folders: Sequence[Path], chance: random.Random) -> Expecte
 
 
 def _lose_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record = _queue_entry(victim, chance)[0]
+    victim = any_replica(folders, chance)
+    record = queue_entry_of(victim, chance)[0]
     depth = chance.randrange(3)
-    _remove(victim.folder, "/".join(("consumequeue", record.topic, str(record.queue_id))[: depth + 1]))
+    remove_paths(victim.folder, "/".join(("consumequeue", record.topic, str(record.queue_id))[: depth + 1]))
     return Expected(kinds=frozenset({FindingKind.QUEUE_ENTRY_MISSING}), broker_id=victim.broker_id)
 
 
 def _lose_index(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     files = sorted((victim.folder / "index").iterdir())
-    _remove(victim.folder, "index" if chance.random() < 0.4 else f"index/{chance.choice(files).name}")
+    remove_paths(victim.folder, "index" if chance.random() < 0.4 else f"index/{chance.choice(files).name}")
     return Expected(kinds=frozenset({FindingKind.INDEX_ENTRY_MISSING}), broker_id=victim.broker_id)
 
 
 def _entry_behind_end(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record, _, _ = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, _, _ = queue_entry_of(victim, chance)
     _, room_end = victim.store.queue_bounds(record.topic, record.queue_id)
     end = max(
         own.queue_offset for own in victim.records if (own.topic, own.queue_id) == (record.topic, record.queue_id)
@@ -626,8 +621,8 @@ def _entry_behind_end(folders: Sequence[Path], chance: random.Random) -> Expecte
 
 
 def _stray_queue(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record, path, _ = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, path, _ = queue_entry_of(victim, chance)
     source, name = (path.parent, f"{record.topic}/97") if chance.random() < 0.5 else (path.parents[1], "nobody")
     shutil.copytree(source, victim.folder / "consumequeue" / name)
     return Expected(kinds=frozenset({FindingKind.QUEUE_ENTRY_EXTRA}), broker_id=victim.broker_id)
@@ -635,16 +630,16 @@ def _stray_queue(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 def _tags_code_of_nothing(folders: Sequence[Path], chance: random.Random) -> Expected:
     """As if it were an address into consumequeue_ext."""
-    victim = _any(folders, chance)
-    record, path, position = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, path, position = queue_entry_of(victim, chance)
     held = path.read_bytes()[position + 12]
     write_at(path, position + 12, bytes((0x80 | held & 0x7F,)) + chance.randbytes(3))
     return victim.expected(FindingKind.QUEUE_ENTRY_WRONG, records=[record])
 
 
 def _overwrite_queue(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
-    record, path, position = _queue_entry(victim, chance)
+    victim = any_replica(folders, chance)
+    record, path, position = queue_entry_of(victim, chance)
     size = min(chance.randrange(40, 4000), path.stat().st_size - position)
     write_at(path, position, chance.randbytes(size))
     return Expected(
@@ -657,7 +652,7 @@ def _overwrite_queue(folders: Sequence[Path], chance: random.Random) -> Expected
 
 
 def _overwrite_index(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     _, path, position = _index_entry(victim, chance)
     # Whole entries that are in use: behind the last one nothing means anything.
     count = min(chance.randrange(2, 60), (_index_end(path) - position) // _ENTRY_BYTES)
@@ -677,7 +672,7 @@ def _index_end(path: Path) -> int:
 
 
 def _zero_index_slots(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     path = victim.folder / "index" / victim.store.index_files()[0].name
     data = path.read_bytes()
     used = next(at for at in range(40, len(data), 4) if any(data[at : at + 4]))
@@ -686,7 +681,7 @@ def _zero_index_slots(folders: Sequence[Path], chance: random.Random) -> Expecte
 
 
 def _overwrite_log(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     record = victim.choose(chance)
     size = min(chance.randrange(2_000, 60_000), victim.records[-1].start_offset - record.start_offset)
     size = min(size, victim.store.segment_end(record.start_offset) - record.start_offset)
@@ -696,7 +691,7 @@ def _overwrite_log(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _swap_files(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     first, second = sorted((victim.folder / "commitlog").iterdir())[:2]
     aside = first.with_name("aside")
     first.rename(aside)
@@ -709,7 +704,7 @@ def _swap_files(folders: Sequence[Path], chance: random.Random) -> Expected:
 def _rewrite_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
     """Another body with its right checksum, on all replicas but one."""
     right = chance.randrange(len(folders))
-    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders)) if broker_id != right]
+    victims = [Victim(folders, broker_id) for broker_id in range(len(folders)) if broker_id != right]
     record = victims[0].choose(chance)
     for victim in victims:
         size = victim.body_bytes(record)
@@ -729,24 +724,24 @@ def _rewrite_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
 # What metadata and the checkpoint say of a log that is whole
 
 
-def _change_everywhere(folders: Sequence[Path], file: MetadataFile, change: Callable[[str], str]) -> None:
+def change_everywhere(folders: Sequence[Path], file: MetadataFile, change: Callable[[str], str]) -> None:
     for folder in folders:
         path = folder / "config" / file.value
         before = path.read_text()
-        _rewrite(path, change(before))
+        rewrite(path, change(before))
         assert path.read_text() != before, f"{file.value} has changed"
 
 
 def _records_without_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _Victim(folders, 0)
-    topic = _queue_entry(victim, chance)[0].topic
-    _change_everywhere(folders, MetadataFile.TOPICS, lambda text: text.replace(f'"{topic}"', '"another"'))
+    victim = Victim(folders, 0)
+    topic = queue_entry_of(victim, chance)[0].topic
+    change_everywhere(folders, MetadataFile.TOPICS, lambda text: text.replace(f'"{topic}"', '"another"'))
     kinds = frozenset({FindingKind.TOPIC_MISSING, FindingKind.TABLE_OLDER})
     return Expected(kinds=kinds, topic=topic, everywhere=True)
 
 
 def _too_few_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _Victim(folders, 0)
+    victim = Victim(folders, 0)
     topic = chance.choice(sorted({own.topic for own in victim.records if own.queue_id and own.queue_id < 8}))
     if topic == SCHEDULE_TOPIC:
         return _too_few_queues(folders, chance)
@@ -757,7 +752,7 @@ def _too_few_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
         topics[topic] |= {"readQueueNums": 1, "writeQueueNums": 1}  # type: ignore[operator]  # it is an object
         return write_java_json({"dataVersion": fields.raw("dataVersion"), "topicConfigTable": topics})
 
-    _change_everywhere(folders, MetadataFile.TOPICS, change)
+    change_everywhere(folders, MetadataFile.TOPICS, change)
     kinds = frozenset({FindingKind.TOPIC_DIFFERS, FindingKind.TABLE_OLDER})
     return Expected(kinds=kinds, topic=topic, everywhere=True)
 
@@ -765,7 +760,7 @@ def _too_few_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
 def _offset_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expected:
     table = ConsumerOffsetTable()
     table.load_json((folders[0] / "config" / MetadataFile.CONSUMER_OFFSETS.value).read_text())
-    held = {(own.topic, own.queue_id) for own in _Victim(folders, 0).records}
+    held = {(own.topic, own.queue_id) for own in Victim(folders, 0).records}
     moved = chance.choice([own for own in table if (own.topic, own.queue_id) in held])
 
     def change(text: str) -> str:
@@ -774,12 +769,12 @@ def _offset_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expect
         offsets[f"{moved.topic}@{moved.group}"][moved.queue_id] = 1_000_000 + moved.offset
         return write_java_json({"dataVersion": fields.raw("dataVersion"), "offsetTable": offsets})
 
-    _change_everywhere(folders, MetadataFile.CONSUMER_OFFSETS, change)
+    change_everywhere(folders, MetadataFile.CONSUMER_OFFSETS, change)
     return Expected(kinds=frozenset({FindingKind.OFFSET_BEYOND_END}), topic=moved.topic, everywhere=True)
 
 
 def _impossible_checkpoint(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     path = victim.folder / "checkpoint"
     match chance.randrange(4):
         case 0:
@@ -797,15 +792,15 @@ def _impossible_checkpoint(folders: Sequence[Path], chance: random.Random) -> Ex
 
 def _empty_table(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _slave(folders, chance)
-    path = _metadata(victim, MetadataFile.TOPICS)
-    _rewrite(path, '{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"topicConfigTable":{}}')
+    path = metadata_path(victim, MetadataFile.TOPICS)
+    rewrite(path, '{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"topicConfigTable":{}}')
     return Expected(kinds=frozenset({FindingKind.TOPIC_MISSING}), broker_id=victim.broker_id)
 
 
 def _lose_table(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = _any(folders, chance)
+    victim = any_replica(folders, chance)
     file = chance.choice([MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS])
-    _remove(victim.folder, f"config/{file.value}", f"config/{file.value}.bak")
+    remove_paths(victim.folder, f"config/{file.value}", f"config/{file.value}.bak")
     return Expected(kinds=frozenset({FindingKind.METADATA_UNREADABLE}), broker_id=victim.broker_id)
 
 
@@ -822,395 +817,6 @@ def _lose_leases(folders: Sequence[Path], chance: random.Random) -> Expected:
     for path in files if chance.random() < 0.5 else [chance.choice(files)]:
         path.unlink()
     return Expected(kinds=frozenset({FindingKind.LEASES_MISSING}), broker_id=broker_id)
-
-
-# What lies beside log and tables; the stores of tests have all of it
-
-
-def _lose_or_tear(path: Path, chance: random.Random) -> None:
-    """Gone, of no length, cut, or with another byte in it."""
-    data = path.read_bytes()
-    path.unlink()
-    match chance.randrange(4):
-        case 0:
-            return
-        case 1:
-            path.write_bytes(b"")
-        case 2:
-            path.write_bytes(data[: chance.randrange(1, max(2, len(data) // 2))])
-        case _:
-            path.write_bytes(chance.randbytes(len(data)))
-
-
-def _named(victim: int, *kinds: FindingKind, **more: object) -> Expected:
-    return Expected(kinds=frozenset(kinds), broker_id=victim, **more)  # type: ignore[arg-type]  # fields by name
-
-
-def _damage_disk_id(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    _lose_or_tear(folders[victim] / REPLICA_FILE, chance)
-    return _named(victim, FindingKind.DISK_ID_WRONG)
-
-
-def _copy_disk_id(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A replica has another one's file."""
-    victim, other = chance.sample(range(len(folders)), 2)
-    path = folders[victim] / REPLICA_FILE
-    path.unlink()
-    shutil.copyfile(folders[other] / REPLICA_FILE, path)
-    return _named(victim, FindingKind.DISK_ID_WRONG)
-
-
-def _older_disk_id(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / REPLICA_FILE
-    record = ReplicaRecord.from_json(path.read_text())
-    _rewrite(path, replace(record, run=chance.randrange(record.run)).to_json())
-    return _named(victim, FindingKind.DISK_ID_WRONG, needs_memory=len(folders) == 1)
-
-
-def _damage_epochs(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    _lose_or_tear(folders[victim] / EPOCH_FILE, chance)
-    return _named(victim, FindingKind.EPOCHS_WRONG)
-
-
-def _older_epochs(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """Without the last master, and its checksum is right."""
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / EPOCH_FILE
-    history = LogHistory.from_text(path.read_text())
-    _rewrite(path, LogHistory(history.epochs[: chance.randrange(1, len(history.epochs))]).to_text())
-    return _named(victim, FindingKind.EPOCHS_WRONG, needs_memory=len(folders) == 1)
-
-
-def _moved_epoch(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / EPOCH_FILE
-    epochs = [*LogHistory.from_text(path.read_text()).epochs]
-    moved = chance.randrange(1, len(epochs))
-    low = epochs[moved - 1].start_offset + 1
-    epochs[moved] = epochs[moved]._replace(start_offset=chance.randrange(low, epochs[moved].start_offset))
-    _rewrite(path, LogHistory.of(epochs).to_text())
-    return _named(victim, FindingKind.EPOCHS_WRONG, undecidable=True, needs_memory=len(folders) == 1)
-
-
-def _fewer_homes(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """Gone, empty or with a broker group less: of one replica alone nobody can tell the last."""
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / "config" / "messageGroupHomes.json"
-    homes = json.loads(path.read_text())
-    topic = chance.choice(sorted(homes))
-    homes[topic].remove(chance.choice(homes[topic]))
-    path.unlink()
-    if chance.random() < 0.6 or len(folders) == 1:
-        path.write_text(chance.choice(("", "[]", '{"orders": [')) if len(folders) == 1 else json.dumps(homes))
-    kinds = (FindingKind.MESSAGE_GROUP_HOMES_DIFFER, FindingKind.METADATA_UNREADABLE)
-    return _named(victim, *kinds)
-
-
-def _damage_clock(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / "config" / chance.choice(("leaseClock.json", "retentionClock.json"))
-    _rewrite(path, chance.choice(("", path.read_text()[:-2], "null")))
-    return _named(victim, FindingKind.METADATA_UNREADABLE)
-
-
-def _damage_timers(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """Torn, or of a log that went further than this one."""
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / "config" / f"{TIMER_TOPIC}.state"
-    data = path.read_bytes()
-    if chance.random() < 0.3:
-        queue = TimerQueue()
-        queue.timer_next = chance.randrange(1, 1 << 30)
-        changed = queue.state().to_bytes()
-    elif chance.random() < 0.5:
-        changed = data[: chance.randrange(len(data))]
-    else:
-        place = chance.randrange(len(data))
-        changed = data[:place] + bytes((data[place] ^ 1 << chance.randrange(8),)) + data[place + 1 :]
-    path.unlink()
-    path.write_bytes(changed)
-    return _named(victim, FindingKind.METADATA_UNREADABLE, FindingKind.OFFSET_BEYOND_END)
-
-
-def _damage_kept(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    files = [path for name in ("kept-tails", "kept-repairs") for path in sorted((folders[victim] / name).iterdir())]
-    path = chance.choice(files)
-    data = path.read_bytes()
-    path.unlink()
-    is_cut = chance.random() < 0.5
-    if path.suffix == ".json":
-        path.write_bytes(data[: len(data) // 2])
-    elif is_cut:
-        path.write_bytes(data[:-1])
-    else:
-        path.write_bytes(data[:7] + bytes((data[7] ^ 1,)) + data[8:])
-    # What was cut off has no digest in its name.
-    is_silent = path.suffix == ".log" and not is_cut
-    return _named(victim, FindingKind.KEPT_BYTES_DAMAGED, needs_memory=is_silent)
-
-
-def _leases_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    path = max((folders[victim] / "config").glob("leases-*.snapshot"))
-    replay = LeaseReplay.of_files(path.read_bytes(), b"")
-    for subscription in replay.subscriptions.values():
-        for queue_id in subscription.queues:
-            place = 1_000_000 + chance.randrange(1 << 30)
-            subscription.queues[queue_id] = QueueProgress(subscription, queue_id, place)
-    path.unlink()
-    path.write_bytes(replay.to_snapshot())
-    return _named(victim, FindingKind.OFFSET_BEYOND_END)
-
-
-def _damage_leases(folders: Sequence[Path], chance: random.Random) -> Expected:
-    victim = chance.randrange(len(folders))
-    path = max((folders[victim] / "config").glob("leases-*.snapshot"))
-    data = path.read_bytes()
-    path.unlink()
-    place = chance.randrange(len(data))
-    is_emptied = chance.random() < 0.4
-    path.write_bytes(b"" if is_emptied else data[:place] + bytes((data[place] ^ 0x10,)) + data[place + 1 :])
-    return _named(victim, FindingKind.LEASES_MISSING, needs_memory=is_emptied and len(folders) == 1)
-
-
-# Tables of any replica, its master's among them
-
-
-_TABLE_FILES: Final = (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS)
-
-
-def _empty_table_file(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """Of no length, or half of it, with its .bak or without."""
-    victim = chance.randrange(len(folders))
-    path = folders[victim] / "config" / chance.choice([*_TABLE_FILES, MetadataFile.DELAY_OFFSETS]).value
-    text = path.read_text()
-    if chance.random() < 0.5:
-        (path.parent / f"{path.name}.bak").write_text(text)
-    _rewrite(path, chance.choice(("", text[: len(text) // 2])))
-    return _named(victim, FindingKind.METADATA_UNREADABLE)
-
-
-_ENTRIES: Final = {MetadataFile.TOPICS: "topicConfigTable", MetadataFile.SUBSCRIPTION_GROUPS: "subscriptionGroupTable"}
-
-
-def _without_entries(path: Path, file: MetadataFile, chance: random.Random, *, older: bool) -> None:
-    fields = read_java_json(path.read_text())
-    entries = fields.raw(_ENTRIES[file])
-    for name in chance.sample(sorted(entries), chance.randrange(1, len(entries))):
-        del entries[name]
-    version = fields.raw("dataVersion")
-    if older:
-        version |= {"counter": 1, "timestamp": 1_600_000_000_000}
-    _rewrite(path, write_java_json({"dataVersion": version, _ENTRIES[file]: entries}))
-
-
-_OF_TABLES: Final = {
-    MetadataFile.TOPICS: (FindingKind.TOPIC_MISSING, FindingKind.TABLE_OLDER),
-    MetadataFile.SUBSCRIPTION_GROUPS: (FindingKind.GROUP_MISSING, FindingKind.TABLE_OLDER),
-}
-
-
-def _entries_gone(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A table of any replica without some of its entries: of the same version, or an older one."""
-    victim = chance.randrange(len(folders))
-    file = chance.choice(sorted(_ENTRIES, key=lambda own: own.value))
-    _without_entries(folders[victim] / "config" / file.value, file, chance, older=chance.random() < 0.5)
-    return _named(victim, *_OF_TABLES[file], needs_memory=len(folders) == 1)
-
-
-def _entries_gone_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
-    file = chance.choice(sorted(_ENTRIES, key=lambda own: own.value))
-    _without_entries(folders[0] / "config" / file.value, file, chance, older=chance.random() < 0.5)
-    for folder in folders[1:]:
-        _rewrite(folder / "config" / file.value, (folders[0] / "config" / file.value).read_text())
-    kinds = frozenset({*_OF_TABLES[file], FindingKind.TOPIC_DIFFERS})
-    return Expected(kinds=kinds, everywhere=True, needs_memory=True)
-
-
-def _older_offsets(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A master's offsets are those of an hour ago."""
-    path = _metadata(_Victim(folders, 0), MetadataFile.CONSUMER_OFFSETS)
-    fields = read_java_json(path.read_text())
-    offsets = {name: fields.object("offsetTable").offsets(name) for name in fields.object("offsetTable")}
-    older = {
-        name: {queue: offset // chance.randrange(2, 9) for queue, offset in own.items()}
-        for name, own in offsets.items()
-    }
-    version = fields.raw("dataVersion")
-    version["timestamp"] = int(str(version["timestamp"])) - 3_600_000
-    _rewrite(path, write_java_json({"dataVersion": version, "offsetTable": older}))
-    return _named(0, FindingKind.CONSUMER_OFFSET_STALE)
-
-
-# Several replicas at one place, and logs of two masters
-
-
-def _flip_both_sides(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """Another bit of one body on each replica."""
-    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders))]
-    record = victims[0].choose(chance)
-    start, size = record.start_offset + victims[0].body_start(record), victims[0].body_bytes(record)
-    for victim, place in zip(victims, chance.sample(range(size), len(victims))):
-        victim.flip_bit(start + place, chance.randrange(8))
-    return Expected(
-        kinds=frozenset({FindingKind.BODY_CRC}),
-        message_ids=(record.message_id,),
-        ranges=((record.start_offset, record.end_offset),),
-        topic=record.topic,
-        everywhere=True,
-    )
-
-
-def _truncate_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """The last messages are gone from every log; ConsumeQueues still know them, or the members do."""
-    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders))]
-    end = victims[0].store.facts.end_offset
-    file_start = end - end % victims[0].store.facts.segment_bytes
-    inner = [own for own in victims[0].records[-30:] if own.start_offset > file_start]
-    lost = chance.choice(inner)
-    has_queues = chance.random() < 0.5
-    for victim in victims:
-        victim.write(lost.start_offset, bytes(end - lost.start_offset))
-        if not has_queues:
-            _remove(victim.folder, "consumequeue", "index")
-    consequences = {FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.QUEUE_ENTRY_EXTRA, FindingKind.OFFSET_BEYOND_END}
-    consequences |= {FindingKind.QUEUE_ENTRY_MISSING, FindingKind.INDEX_ENTRY_MISSING, FindingKind.INDEX_ENTRY_WRONG}
-    consequences.add(FindingKind.CHANGED_EVERYWHERE)
-    return Expected(
-        kinds=frozenset({FindingKind.TAIL_MISSING}),
-        ranges=((lost.start_offset, end),),
-        everywhere=True,
-        consequences=frozenset(consequences),
-        findings_max=3 if has_queues else 6,
-        needs_memory=not has_queues and len(folders) == 1,
-    )
-
-
-def _fork(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A replica was master and went on by itself; the group went on otherwise, under a later master."""
-    victim = _any(folders, chance)
-    inner = victim.records[-40:-2]
-    first = chance.choice(inner)
-    epochs = [*LogHistory.from_text((victim.folder / EPOCH_FILE).read_text()).epochs]
-    for broker_id, folder in enumerate(folders):
-        own = epochs if broker_id == victim.broker_id else [*epochs, Epoch(7, first.start_offset)]
-        _rewrite(folder / EPOCH_FILE, LogHistory.of(own).to_text())
-    for record in victim.records[victim.records.index(first) :]:
-        size = victim.body_bytes(record)
-        start = record.start_offset + victim.body_start(record)
-        body = bytes(byte ^ 0x11 for byte in victim.read(start, size))
-        victim.write(start, body)
-        victim.write(record.start_offset + 8, (zlib.crc32(body) & CRC_MASK).to_bytes(4, "big"))
-    return Expected(
-        kinds=frozenset({FindingKind.TAIL_EXTRA}),
-        broker_id=victim.broker_id,
-        ranges=((first.start_offset, victim.store.facts.end_offset),),
-    )
-
-
-# Users and policies, marks of operators, files where none belong, and a log that breaks off
-
-
-def _other_access(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A user or what it may do: gone, of another secret, allowed what was denied, or half of the file."""
-    victim = chance.randrange(len(folders))
-    config = folders[victim] / "config"
-    users, acls = config / MetadataFile.USERS.value, config / MetadataFile.ACLS.value
-    kinds = frozenset({FindingKind.ACCESS_DIFFERS, FindingKind.METADATA_UNREADABLE, FindingKind.TABLE_OLDER})
-    match chance.randrange(5):
-        case 0:
-            _rewrite(users, users.read_text().replace("c2VhbGVk", "c2VhbGVL", 1))
-            is_changed = True
-        case 1:
-            _rewrite(acls, acls.read_text().replace(f'"{Decision.DENY.value}"', f'"{Decision.ALLOW.value}"', 1))
-            is_changed = True
-        case 2:
-            fields = read_java_json(users.read_text())
-            held = fields.raw("userTable")
-            del held[chance.choice(sorted(held))]
-            _rewrite(users, write_java_json({"dataVersion": fields.raw("dataVersion"), "userTable": held}))
-            is_changed = False
-        case 3:
-            path = chance.choice((users, acls))
-            _rewrite(path, path.read_text()[: path.stat().st_size // 2])
-            return Expected(kinds=kinds, broker_id=victim)
-        case _:
-            chance.choice((users, acls)).unlink()
-            is_changed = False
-    return Expected(kinds=kinds, broker_id=victim, undecidable=is_changed, needs_memory=len(folders) == 1)
-
-
-def _lost_marks(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A slave does not know any more what operators removed."""
-    victim = chance.randrange(1, len(folders))
-    path = folders[victim] / "config" / MetadataFile.TOPICS.value
-    fields = read_java_json(path.read_text())
-    _rewrite(path, write_java_json({name: fields.raw(name) for name in ("dataVersion", "topicConfigTable")}))
-    return _named(victim, FindingKind.TOPIC_DIFFERS)
-
-
-def _stray_file(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A CommitLog file between two others, far behind the end, too short, or of what is elsewhere."""
-    victim = _any(folders, chance)
-    paths = sorted((victim.folder / "commitlog").iterdir())
-    length = victim.store.facts.segment_bytes
-    last = int(paths[-1].name)
-    start, content = chance.choice(
-        (
-            (int(paths[0].name) + chance.randrange(1, length), paths[0].read_bytes()),
-            (last + chance.randrange(2, 9) * length, bytes(length)),
-            (last + length, bytes(chance.randrange(1, length))),
-            (last + length, paths[0].read_bytes()),
-            (last, paths[0].read_bytes()),
-        )
-    )
-    # Beside the last file, if it is that: its number without zeros.
-    paths[0].with_name(str(start) if start == last else f"{start:020d}").write_bytes(content)
-    return _named(victim.broker_id, FindingKind.SEGMENT_EXTRA)
-
-
-def _index_twice(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A copy of an IndexFile under a later name."""
-    victim = chance.randrange(len(folders))
-    path = chance.choice(sorted((folders[victim] / "index").iterdir()))
-    path.with_name(f"{int(path.name) + 1:017d}").write_bytes(path.read_bytes())
-    return _named(victim, FindingKind.INDEX_ENTRY_WRONG)
-
-
-def _broken_end(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A record near the end is zeros on the disk of a replica that was killed and has no queues."""
-    victim = _any(folders, chance)
-    end = victim.store.facts.end_offset
-    file_start = end - end % victim.store.facts.segment_bytes
-    lost = chance.choice([own for own in victim.records[-40:-2] if own.start_offset > file_start])
-    victim.write(lost.start_offset, bytes(lost.end_offset - lost.start_offset))
-    _remove(victim.folder, "consumequeue", "index")
-    (victim.folder / "abort").touch()
-    kinds = {FindingKind.TAIL_MISSING, FindingKind.ZEROED, FindingKind.RECORD_MISSING}
-    # A killed slave may be behind, and who is alone has nobody to tell.
-    is_told = len(folders) > 1 and not victim.broker_id
-    return Expected(
-        kinds=frozenset(kinds if is_told else {*kinds, FindingKind.QUEUE_ENTRY_MISSING}),
-        broker_id=victim.broker_id,
-        consequences=frozenset({FindingKind.QUEUE_ENTRY_MISSING, FindingKind.INDEX_ENTRY_MISSING}),
-        findings_max=3,
-        needs_memory=not is_told,
-    )
-
-
-def _queue_of_unknown_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """Nobody knows the topic any more, and one of its queues is damaged besides."""
-    victim = _any(folders, chance)
-    record, path, position = _queue_entry(victim, chance)
-    _change_everywhere(folders, MetadataFile.TOPICS, lambda text: text.replace(f'"{record.topic}"', '"another"'))
-    write_at(path, position, chance.randbytes(_ENTRY_BYTES))
-    kinds = {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA}
-    kinds |= {FindingKind.TOPIC_MISSING, FindingKind.TABLE_OLDER}
-    return Expected(kinds=frozenset(kinds), everywhere=True)
 
 
 DAMAGES: Final[dict[str, Damage]] = {
@@ -1271,37 +877,3 @@ DAMAGES: Final[dict[str, Damage]] = {
     )
 }
 """By name."""
-
-
-SIDE_DAMAGES: Final[dict[str, Damage]] = {
-    damage.name: damage
-    for damage in (
-        Damage("damaged-disk-id", "replica.json is gone, empty, cut or something else", _damage_disk_id),
-        Damage("copied-disk-id", "a replica has another one's replica.json", _copy_disk_id),
-        Damage("older-disk-id", "replica.json counts fewer starts", _older_disk_id),
-        Damage("damaged-epochs", "epochFileCheckpoint is gone, empty, cut or something else", _damage_epochs),
-        Damage("older-epochs", "epochFileCheckpoint lacks the last masters", _older_epochs),
-        Damage("moved-epoch", "an epoch begins elsewhere", _moved_epoch),
-        Damage("fewer-homes", "message groups have fewer homes", _fewer_homes),
-        Damage("damaged-clock", "the clock of leases or retention cannot be read", _damage_clock),
-        Damage("damaged-timers", "the saved state of timers is damaged, or of another log", _damage_timers),
-        Damage("damaged-kept-bytes", "what was kept aside is something else", _damage_kept),
-        Damage("damaged-leases", "a snapshot of leases is empty, or has another bit", _damage_leases),
-        Damage("leases-beyond-end", "a group has received more than there is", _leases_beyond_end),
-        Damage("emptied-table", "a metadata file of any replica is empty, or half of it", _empty_table_file),
-        Damage("entries-gone", "a table of any replica has fewer entries", _entries_gone),
-        Damage("entries-gone-everywhere", "a table has fewer entries on all replicas", _entries_gone_everywhere),
-        Damage("older-offsets", "a master's consumer offsets are of an hour ago", _older_offsets),
-        Damage("flipped-both-sides", "another bit of one body on each replica", _flip_both_sides),
-        Damage("truncated-everywhere", "the last messages are gone from every replica", _truncate_everywhere),
-        Damage("fork", "a replica went on by itself, and the group under a later master", _fork),
-        Damage("other-access", "a user or policy of any replica is another one, or gone", _other_access),
-        Damage("lost-marks", "a slave does not know what operators removed", _lost_marks),
-        Damage("stray-file", "a CommitLog file lies where none belongs", _stray_file),
-        Damage("index-twice", "a copy of an IndexFile lies beside it", _index_twice),
-        Damage("broken-end", "a record near the end is zeros, and the queues are gone", _broken_end),
-        Damage("queue-of-unknown-topic", "a queue of a topic that nobody knows is damaged", _queue_of_unknown_topic),
-    )
-}
-"""By name: of what lies beside the log, of any replica's tables, and of several replicas at once. They need all files
-that `audit_stores.make_group` makes."""

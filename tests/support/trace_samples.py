@@ -99,7 +99,7 @@ def trace_list(*, lines: bool = True, brokers: tuple[TracingState, ...] = (traci
 
 
 class FakeTraces:
-    """A `TraceSource` that knows one message."""
+    """`ClusterTraces` that knows one message."""
 
     def __init__(self, known: TraceFindings | None = None) -> None:
         self._known = known or findings([*master_spans(), *replica_spans(), *consumer_spans()])

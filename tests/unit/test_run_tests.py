@@ -109,7 +109,7 @@ def test_each_file_of_unit_tests_runs_once() -> None:
     ],
 )
 def test_a_named_folder_leaves_nothing_out(folder: str, compiled: bool, arguments: tuple[str, ...]) -> None:
-    assert run_tests._named(folder, (), compiled=compiled) == Step(folder, arguments, compiled)
+    assert run_tests._named(folder, compiled=compiled) == Step(folder, arguments, compiled)
 
 
 def test_a_folder_that_is_named_runs_alone_and_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
@@ -133,13 +133,6 @@ _STUCK_AFTER_MS: Final = 60_000
 _REMEMBERED_MAX: Final = 1_000
 
 
-class Reader(Protocol):
-    """What reads; `tandemmq.admin.cluster_reader.ClusterReader`."""
-
-    async def read(self, remembered: Iterable[ExpectedBroker] = ()) -> ClusterState:
-        """The state now; `remembered` brokers are asked even if no NameServer knows them."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterReading:
     """A cluster at one moment, judged."""
@@ -165,7 +158,7 @@ class CachedCluster:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: ClusterReader,
         *,
         clock: Clock,
         log: FilteringBoundLogger,

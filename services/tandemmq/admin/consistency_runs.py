@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from tandemmq.admin.cluster_state import Finding, Severity
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import invalid, not_found, refused, unavailable
 from tandemmq.admin.operations.values import Verification, VerificationState
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.core.audit.findings import KINDS, FindingKind, Verdict, is_of_deep_runs
@@ -462,9 +462,7 @@ def starter_of(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogg
 
 def _refuse_second(now: Verification) -> None:
     if now.state is VerificationState.RUNNING:
-        raise OperationFailed(
-            FailureKind.REFUSED, f"a {now.tier} run is in progress: {now.name}", remedy="wait until it has ended"
-        )
+        raise refused(f"a {now.tier} run is in progress: {now.name}", remedy="wait until it has ended")
 
 
 class ProcessStarter:
@@ -494,8 +492,7 @@ class ProcessStarter:
         _refuse_second(self._state)
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing and not self._command:
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 "the consistency job is not installed beside this service",
                 cause=f"there is no module {', '.join(missing)}",
                 remedy="pip install 'tandemmq[consistency]'",
@@ -623,8 +620,7 @@ class JobStarter:
     async def start(self, tier: Tier, groups: Sequence[str], *, dry_run: bool) -> Verification:
         """See Starter. A Job is its CronJob's: it takes all groups, and needs no CronJob that is not suspended."""
         if groups:
-            raise OperationFailed(
-                FailureKind.INVALID,
+            raise invalid(
                 "groups: a run on Kubernetes takes all groups that its CronJob is set to take",
                 remedy="leave them out, or run tandemmq verify --group",
             )
@@ -633,22 +629,20 @@ class JobStarter:
             try:
                 name = await asyncio.to_thread(self._create, tier, dry_run=dry_run)
             except AccessDenied as denied:
-                raise OperationFailed(
-                    FailureKind.REFUSED,
+                raise refused(
                     "this service may not start the job",
                     cause=str(denied),
                     remedy="set admin.kubernetes.startConsistency in the chart, or kubectl create job "
                     f"--from=cronjob/{self._cron_jobs}-{tier} NAME",
                 ) from denied
             except ObjectMissing as missing:
-                raise OperationFailed(
-                    FailureKind.NOT_FOUND,
+                raise not_found(
                     f"there is no CronJob {self._cron_jobs}-{tier}",
                     cause=str(missing),
                     remedy="the chart makes it with consistency.enabled and runner: CronJob",
                 ) from missing
             except KubernetesUnavailable as error:
-                raise OperationFailed(FailureKind.UNAVAILABLE, "the Job was not created", cause=str(error)) from error
+                raise unavailable("the Job was not created", cause=str(error)) from error
             wanted = Verification(VerificationState.RUNNING, name, tier, (), self._clock.wall_ms())
             if not dry_run:
                 self._state = wanted
@@ -697,11 +691,7 @@ class JobStarter:
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if key != _TIER_LABEL)
         active = [job for job in api.list(Kind.JOB, selector) if (job.get("status") or {}).get("active")]
         if active:
-            raise OperationFailed(
-                FailureKind.REFUSED,
-                f"a run is in progress: {active[0]['metadata']['name']}",
-                remedy="wait until it has ended",
-            )
+            raise refused(f"a run is in progress: {active[0]['metadata']['name']}", remedy="wait until it has ended")
         if dry_run:
             return ""
         created = api.create(Kind.JOB, _job(cron_job, labels | {COMPONENT_LABEL: _COMPONENT, _TIER_LABEL: str(tier)}))

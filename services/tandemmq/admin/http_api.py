@@ -39,7 +39,7 @@ from tandemmq.admin.history import ClusterHistory, UsageHistory
 from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
 from tandemmq.admin.operations.operations import NotPermitted, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.trace_reader import TraceSource
+from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
 from tandemmq.service.settings import VERSION
@@ -109,7 +109,7 @@ class ConsistencyRunsDocument:
 def http_app(
     cluster: CachedCluster,
     consistency: ConsistencyRuns,
-    traces: TraceSource,
+    traces: ClusterTraces,
     *,
     access: Access,
     metrics: ClusterMetrics,

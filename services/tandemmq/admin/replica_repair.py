@@ -6,16 +6,15 @@ once more, which finds nothing left to change when the step has worked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import grpc.aio
 
-from tandemmq.admin.rpc import error_text
+from tandemmq.admin.rpc import ReplicaRepairCalls, error_text
 from tandemmq.core.audit.repair_plan import RepairAction, RepairStep
-from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.service.texts import counted
 
@@ -60,32 +59,10 @@ class StepResult:
     text: str
 
 
-class RepairCalls(Protocol):
-    """`tandemmq.admin.rpc.ReplicaRepairCalls` of one broker."""
-
-    def describe(self) -> Awaitable[reader_pb.DescribeReplicaResponse]:
-        """What the replica holds."""
-
-    async def repair_range(
-        self, request: repair_pb.RepairRangeRequest, *, timeout_s: float
-    ) -> repair_pb.RepairRangeResponse:
-        """Replaces a range."""
-
-    async def rewrite_queue_entries(
-        self, request: repair_pb.RewriteQueueEntriesRequest, *, timeout_s: float
-    ) -> repair_pb.RewriteQueueEntriesResponse:
-        """Writes entries again."""
-
-    async def rewrite_table(
-        self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
-    ) -> repair_pb.RewriteTableResponse:
-        """Writes a metadata table again."""
-
-
 class Repair:
     """Carries out steps, one after the other; MANUAL ones are nobody's here."""
 
-    def __init__(self, calls_of: Callable[[ReplicaKey], RepairCalls]) -> None:
+    def __init__(self, calls_of: Callable[[ReplicaKey], ReplicaRepairCalls]) -> None:
         self._calls_of = calls_of
 
     async def attempt(self, step: RepairStep, *, dry_run: bool) -> StepResult:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
@@ -402,18 +402,8 @@ _QUESTIONS_AT_ONCE: Final = 4
 """Each asks every broker of the cluster; who comes later waits."""
 
 
-class TraceSource(Protocol):
-    """Whoever knows the traces of a cluster."""
-
-    async def find(self, key: str, *, topic: str = "") -> TraceFindings:
-        """By a message id, a trace id or a traceparent."""
-
-    async def newest(self, *, count: int, notable_only: bool = False) -> TraceList:
-        """The newest traces."""
-
-
 class ClusterTraces:
-    """A `TraceSource`: the brokers of the newest reading are asked."""
+    """The brokers of the newest reading are asked."""
 
     def __init__(self, cluster: CachedCluster, channels: Channels) -> None:
         self._cluster = cluster
@@ -421,6 +411,7 @@ class ClusterTraces:
         self._slots = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
     async def find(self, key: str, *, topic: str = "") -> TraceFindings:
+        """By a message id, a trace id or a traceparent."""
         async with self._slots:
             return await self._reader.find(self._brokers, key, topic=topic)
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from tandemmq.broker.audit.range_repair import OwnFile
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
 from tandemmq.broker.client_api.sessions import by_address
 from tandemmq.broker.departure import Departure
@@ -24,12 +22,10 @@ from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.master.role import MasterRole
-from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.audit import AuditServices
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, serve_metadata_plane
-from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.replica_identity import LogDamage, ReplicaIdentity, missing_to_mark
 from tandemmq.broker.report import BrokerReport
@@ -38,11 +34,9 @@ from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.broker.tracing.observability import ChangeTracer
-from tandemmq.core.audit.replica_store import ReplicaState
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import DataVersion
-from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 from tandemmq.core.routing.values import (
     Address,
     BrokerEndpoints,
@@ -128,7 +122,7 @@ class Broker:
             whose=parts.access.known_user if parts.access is not None else by_address,
             unread_here=parts.client_api.passed_on_unread,
         )
-        self._audit = self._new_audit()
+        self._audit = AuditServices(parts)
         self._runtime_settings = self._new_runtime_settings(log_level)
         self._departure = Departure(
             clock=clock,
@@ -200,45 +194,6 @@ class Broker:
         address = parse_address(str(self._parts.store_host._replace(port=self._settings.grpc_server_port)))
         assert address is not None, "a Host prints as one"
         return address
-
-    def _new_audit(self) -> AuditServices:
-        parts, members = self._parts, self._parts.members
-        return AuditServices(
-            self._settings,
-            identity=parts.identity,
-            clock=self._clock,
-            store=parts.store,
-            state=self._replica_state,
-            member_metadata=members.member_metadata,
-            flushes_paused=parts.workers.alone_with_store,
-            failed=parts.disk_failed,
-            damaged=parts.damaged_entries,
-            read_from_replica=MemberLogs(members.other_endpoints, are_expected=self._settings.total_replicas > 1).read,
-            mended=parts.client_api.message_arrived,
-            tables=parts.tables,
-            retake_table=lambda file, dry_run: parts.role.retake_table(file, dry_run=dry_run),
-            own_files=self._own_files(),
-        )
-
-    def _own_files(self) -> list[OwnFile]:
-        """Small files that are written as a whole, for who repairs them."""
-        parts, member = self._parts, self._parts.member
-
-        async def write_checkpoint(data: bytes | None) -> None:
-            async with parts.workers.alone_with_store():
-                known = parts.store.checkpoint.encode() if data is None else data
-                await asyncio.to_thread(parts.disk.write_file, CHECKPOINT_FILE, known)
-
-        return [
-            *(
-                OwnFile(path, partial(member.known_file, path), partial(member.write_file, path))
-                for path in (REPLICA_FILE, EPOCH_FILE)
-            ),
-            OwnFile(
-                MESSAGE_GROUP_HOMES_FILE, parts.message_group_homes.known_file, parts.message_group_homes.write_file
-            ),
-            OwnFile(CHECKPOINT_FILE, lambda: parts.store.checkpoint.encode(), write_checkpoint),
-        ]
 
     def _new_runtime_settings(self, log_level: LevelSwitch | None) -> RuntimeSettings:
         parts = self._parts
@@ -650,7 +605,6 @@ class Broker:
 
     @property
     def incarnation(self) -> int:
-        """Wall clock of the process start in ms."""
         return self._parts.incarnation
 
     @property
@@ -720,22 +674,4 @@ class Broker:
             forwards=self._failover is not None,
             client_group=settings.group_endpoint,
             client_external=host_port(settings.external_advertised_host, external_port) if external_port else "",
-        )
-
-    # Audit
-
-    def _replica_state(self) -> ReplicaState:
-        parts, store, role = self._parts, self._parts.store, self._parts.role
-        end_offset = store.end_offset
-        return ReplicaState(
-            identity=parts.identity,
-            min_offset=store.min_offset,
-            end_offset=end_offset,
-            flushed_offset=store.flushed_offset,
-            confirm_offset=min((slave.acked_offset for slave in role.slaves() if slave.in_sync), default=end_offset),
-            segment_bytes=store.segment_bytes,
-            queues_offset=store.queued_offset,
-            index_offset=store.saved_offset if self._settings.message_index_enable else store.min_offset,
-            lag_bytes=role.lag_bytes,
-            serving=role.is_serving and role.has_master,
         )

@@ -143,7 +143,6 @@ class LeaseFiles:
 
     @property
     def is_ahead(self) -> bool:
-        """The files are more than a copy of a master's: a slave served reads since it took them. Blocks."""
         return self.disk.read_file(_AHEAD_PATH) is not None
 
     def cut(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, int, int]]:

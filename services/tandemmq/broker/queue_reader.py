@@ -123,13 +123,11 @@ class StoreQueueReader:
         return self._store.queues.ids_of(topic)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First message still held."""
         if self.lite is not None and topic.startswith(LMQ_PREFIX):
             return self.lite.min_offset(topic, queue_id)
         return self._store.queue_min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """One past the last message."""
         if self.lite is not None and topic.startswith(LMQ_PREFIX):
             return self.lite.max_offset(topic, queue_id)
         return self._store.queue_max_offset(topic, queue_id)

@@ -14,12 +14,27 @@ Whatever one replica does, the others are compared; whatever happens to a group,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from tandemmq.consistency.described_replicas import (
+    OF_TABLES,
+    DescribedReplica,
+    by_epochs,
+    lacks_topic,
+    of_older_copies,
+    of_stranger,
+    other_files,
+    seen_now,
+    seen_of_members,
+    stood_still,
+    table_place,
+    tables_gone,
+    without_strangers,
+)
 from tandemmq.consistency.extent_reading import ExtentReading, Questions, extent_map
 from tandemmq.consistency.planning import (
     GroupMemory,
@@ -47,15 +62,13 @@ from tandemmq.consistency.tasks import (
     TaskRunner,
 )
 from tandemmq.core.audit.causes import collate, place_of, ranges_of, with_one_source, with_sources
+from tandemmq.core.audit.derived_facts import DerivedFacts, compare_derived_files, joined_spans
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
-from tandemmq.core.audit.findings import OF_OFFSETS, Cause, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
+from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import (
-    TableMark,
     compare_metadata,
-    groups_named,
     of_another_group,
     older_than_seen,
-    table_marks,
 )
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
@@ -63,14 +76,11 @@ from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummar
 from tandemmq.core.audit.side_files import (
     SideFacts,
     doubtful_ranges,
-    forks,
-    remembered_ends,
     resting_master,
     side_findings,
-    went_apart,
 )
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
+from tandemmq.core.replication.log_history import LogRange
 
 _CHECKS_PER_SLOT: Final = 8
 _COMPARED_AT_ONCE_BYTES: Final = 32 << 20
@@ -88,17 +98,6 @@ _LOST: Final = frozenset(
     }
 )
 _OF_LOGS: Final = (Severity.LOSS, Severity.DAMAGE)
-_LOST_ENDS: Final = frozenset({FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS})
-_OF_TABLES: Final = frozenset(
-    {
-        FindingKind.TOPIC_MISSING,
-        FindingKind.TOPIC_DIFFERS,
-        FindingKind.GROUP_MISSING,
-        FindingKind.GROUP_DIFFERS,
-        FindingKind.ACCESS_DIFFERS,
-        *OF_OFFSETS,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +127,6 @@ class GroupResult:
     records: int = 0
     cpu_seconds: float = 0.0
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """A replica, and the texts of its metadata files."""
-
-    replica: Replica
-    metadata: Mapping[MetadataFile, str | None]
-    side: SideFacts
-    heads: Mapping[int, str]
-    """See ReplicaStore.file_heads."""
-    is_there: bool = True
-    """Somebody answers, or a folder has anything of a store in it."""
-    has_foreign_topics: bool = False
-    """See metadata_comparison.is_foreign."""
 
 
 class GroupAudit:
@@ -182,7 +166,9 @@ class GroupAudit:
 
     def run(self) -> GroupResult:
         """The verdict. Raises TasksFailed when the machinery breaks, not when replicas do."""
-        described, strangers = self._without_strangers(self._with_last_master(self._describe(self._specs.values())))
+        described, strangers = self._with_last_master(self._describe(self._specs.values())), dict[int, str]()
+        if not self._has_brokers:  # A broker starts with no other's disk.
+            described, strangers = without_strangers(described, self._group)
         replicas = {broker_id: found.replica for broker_id, found in sorted(described.items())}
         self._first_epochs = max((found.side.history.last_epoch for found in described.values()), default=None)
         if not replicas:
@@ -203,7 +189,7 @@ class GroupAudit:
         )
         # A file that is gone, or is another one, is seen almost without reading, also where it was verified before.
         holes = [hole for replica in holding.values() for hole in replica.facts.holes]
-        doubtful += _other_files(described[broker_id] for broker_id in holding)
+        doubtful += other_files(described[broker_id] for broker_id in holding)
         plan = plan_ranges(
             self._options.tier,
             self._common,
@@ -218,15 +204,15 @@ class GroupAudit:
         reading = self._reading(holding, memory, with_checks=self._is_deep)
         if not reading.read(plan.ranges, is_over=self._is_over):
             self._problems.append("the deadline came first; the next run goes on from here")
-        seen = self._seen_of_members(memory.seen, described)
-        bounds = [_of_stranger(own, strangers) for own in self._bounds(replicas, seen)]
+        seen = seen_of_members(memory.seen, described)
+        bounds = [of_stranger(own, strangers) for own in self._bounds(replicas, seen)]
         compared = [*bounds, *self._compare(reading, replicas)]
         compared += self._compare_between_some(holding, memory)
-        compared = _by_epochs(compared, described)
+        compared = by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
         self._note_what_is_not_compared(described, holding)
         compared += self._compare_metadata(described, memory, compared, checked)
-        compared = _of_older_copies(compared, replicas, self._master_id)
+        compared = of_older_copies(compared, replicas, self._master_id)
         known = set(compared)
         checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
@@ -281,6 +267,10 @@ class GroupAudit:
     def _is_deep(self) -> bool:
         return self._options.tier is Tier.DEEP
 
+    @property
+    def _has_brokers(self) -> bool:
+        return any(spec.is_broker for spec in self._specs.values())
+
     # What there is
 
     def _remembered(self) -> GroupMemory:
@@ -328,9 +318,9 @@ class GroupAudit:
         watermarks = {key: offset for key, offset in memory.replica_watermarks.items() if key not in others}
         return replace(memory, replica_watermarks=watermarks)
 
-    def _describe(self, specs: Iterable[SourceSpec]) -> dict[int, _Described]:
+    def _describe(self, specs: Iterable[SourceSpec]) -> dict[int, DescribedReplica]:
         """Those that answer."""
-        described: dict[int, _Described] = {}
+        described: dict[int, DescribedReplica] = {}
         for is_master in (False, True):
             turn = [spec for spec in specs if (spec.broker_id == self._master_id) is is_master]
             for spec, answer in zip(turn, self._questions.ask([DescribeTask(spec) for spec in turn])):
@@ -339,7 +329,7 @@ class GroupAudit:
                     texts = {MetadataFile(name): text for name, text in answer.values["metadata"].items()}
                     side = SideFacts.from_json(answer.values["side"])
                     heads = dict(answer.values.get("heads", ()))
-                    described[spec.broker_id] = _Described(
+                    described[spec.broker_id] = DescribedReplica(
                         Replica(spec, facts),
                         texts,
                         side,
@@ -349,9 +339,9 @@ class GroupAudit:
                     )
         return described
 
-    def _with_last_master(self, described: dict[int, _Described]) -> dict[int, _Described]:
+    def _with_last_master(self, described: dict[int, DescribedReplica]) -> dict[int, DescribedReplica]:
         """Of folders nobody says who is master; after a failover it is not the one with id 0."""
-        if any(spec.is_broker for spec in self._specs.values()):
+        if self._has_brokers:
             return described
         master_id = resting_master({broker_id: found.side for broker_id, found in described.items()})
         if master_id is None or master_id == self._master_id:
@@ -365,23 +355,6 @@ class GroupAudit:
             for broker_id, found in described.items()
         }
 
-    def _without_strangers(self, described: dict[int, _Described]) -> tuple[dict[int, _Described], dict[int, str]]:
-        """A store of another broker group, as it names itself, none of whose CommitLog files begins as one of this
-        group does, holds nothing of this group, and says nothing of it. Also by broker id: whose it is."""
-        names = {broker_id: _group_of(found) for broker_id, found in described.items()}
-        own = [found for broker_id, found in described.items() if names[broker_id] == self._group]
-        strangers: dict[int, str] = {}
-        if any(spec.is_broker for spec in self._specs.values()):
-            return described, strangers  # A broker starts with no other's disk.
-        for broker_id, found in described.items():
-            heads = [(head, its.heads.get(at)) for its in own for at, head in found.heads.items() if at in its.heads]
-            if names[broker_id] not in ("", self._group) and heads and not any(one == other for one, other in heads):
-                strangers[broker_id] = names[broker_id]
-        known = {
-            broker_id: _as_empty(found) if broker_id in strangers else found for broker_id, found in described.items()
-        }
-        return known, strangers
-
     def _note_who_is_absent(self, memory: GroupMemory, replicas: Mapping[int, Replica]) -> None:
         absent = sorted(set(memory.replica_watermarks) - set(self._specs))
         if absent:
@@ -390,7 +363,9 @@ class GroupAudit:
         if len(replicas) == 1 and len(self._specs) == 1 and not absent:
             self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
 
-    def _note_what_is_not_compared(self, described: Mapping[int, _Described], holding: Mapping[int, Replica]) -> None:
+    def _note_what_is_not_compared(
+        self, described: Mapping[int, DescribedReplica], holding: Mapping[int, Replica]
+    ) -> None:
         """Nothing is equal to nothing."""
         if not any(found.is_there for found in described.values()):
             self._problems.append(
@@ -403,28 +378,13 @@ class GroupAudit:
             names = ", ".join(f"{self._group}:{broker_id}" for broker_id in apart)
             self._problems.append(f"no other replica holds any part of the log of {names}: nothing to compare with")
 
-    def _note_who_is_remembered(self, described: Mapping[int, _Described]) -> None:
+    def _note_who_is_remembered(self, described: Mapping[int, DescribedReplica]) -> None:
         """Members that others remember and nobody showed to this run: they may be gone for good, or hold more."""
         remembered = {each.broker_id for found in described.values() for each in found.side.remembered}
         unread = sorted(remembered - {-1} - set(self._specs))
         if unread:
             names = ", ".join(f"{self._group}:{broker_id}" for broker_id in unread)
             self._notes.append(f"the members of {self._group} remember {names}, which this run was not shown")
-
-    def _seen_of_members(
-        self, seen: Mapping[int, SeenReplica], described: Mapping[int, _Described]
-    ) -> dict[int, SeenReplica]:
-        """What earlier runs saw, and what the members of the group remember of each other's logs if that is more."""
-        known = dict(seen)
-        facts = {broker_id: found.side for broker_id, found in described.items()}
-        for broker_id, (end, witness) in remembered_ends(facts).items():
-            own = described[broker_id].replica.facts
-            before = known.get(broker_id)
-            if own.is_running or (before is not None and before.end_offset >= end):
-                continue
-            base = before or SeenReplica(own.min_offset, end, disk_id=own.disk_id)
-            known[broker_id] = replace(base, end_offset=end, told_by=witness)
-        return known
 
     def _bounds(self, replicas: Mapping[int, Replica], known: Mapping[int, SeenReplica]) -> list[Finding]:
         """What a replica lacks at either end of its log and should not: see equality."""
@@ -539,7 +499,7 @@ class GroupAudit:
 
     def _check_all(
         self,
-        described: Mapping[int, _Described],
+        described: Mapping[int, DescribedReplica],
         compared: Sequence[Finding],
         done: Sequence[tuple[CheckTask, TaskAnswer]],
     ) -> list[Finding]:
@@ -593,11 +553,12 @@ class GroupAudit:
         return findings
 
     def _check_derived(
-        self, described: Mapping[int, _Described], spans: Mapping[int, list[Sequence[QueueSpan]]], known: list[Finding]
+        self,
+        described: Mapping[int, DescribedReplica],
+        spans: Mapping[int, list[Sequence[QueueSpan]]],
+        known: list[Finding],
     ) -> list[Finding]:
         """The way back, from derived files to the log: when all of the log was read."""
-        from tandemmq.core.audit.derived_files import DerivedFacts, compare_derived_files, joined_spans
-
         group_end = max(found.replica.facts.end_offset for found in described.values())
         of_log = [own for own in known if own.severity is not Severity.DERIVED]
         tasks = [
@@ -638,7 +599,7 @@ class GroupAudit:
 
     def _compare_metadata(
         self,
-        described: Mapping[int, _Described],
+        described: Mapping[int, DescribedReplica],
         memory: GroupMemory,
         compared: Sequence[Finding],
         checked: Sequence[Finding],
@@ -652,16 +613,16 @@ class GroupAudit:
             return findings
         time.sleep(self._options.second_look_pause_s)
         later = dict(described) | self._describe(running)
-        known = {_table_place(finding) for finding in findings}
+        known = {table_place(finding) for finding in findings}
         return [
             finding
             for finding in self._metadata_findings(later, memory, compared, checked)
-            if _table_place(finding) in known and _stood_still(finding, described, later)
+            if table_place(finding) in known and stood_still(finding, described, later)
         ]
 
     def _metadata_findings(
         self,
-        described: Mapping[int, _Described],
+        described: Mapping[int, DescribedReplica],
         memory: GroupMemory,
         compared: Sequence[Finding],
         checked: Sequence[Finding],
@@ -676,9 +637,9 @@ class GroupAudit:
             {broker_id: ranges_of(broker_id, compared) for broker_id in described},
             seen_homes={broker_id: own.homes for broker_id, own in memory.seen.items() if own.homes},
         )
-        if not any(spec.is_broker for spec in self._specs.values()):
+        if not self._has_brokers:
             findings += older_than_seen(self._group, texts, seen)
-            findings += _tables_gone(self._group, described, seen)
+            findings += tables_gone(self._group, described, seen)
         if self._master_id in texts:
             compare = partial(
                 compare_metadata,
@@ -689,7 +650,7 @@ class GroupAudit:
                 master_id=self._master_id,
                 seen=seen.values(),
                 unknown_topics={
-                    broker_id: {own.topic or "" for own in checked if _lacks_topic(own, broker_id)}
+                    broker_id: {own.topic or "" for own in checked if lacks_topic(own, broker_id)}
                     for broker_id in described
                 },
             )
@@ -700,7 +661,7 @@ class GroupAudit:
         names = {broker_id: self._known_name(found, memory) for broker_id, found in described.items()}
         return [*findings, *of_another_group(self._group, texts, names, told)]
 
-    def _known_name(self, described: _Described, memory: GroupMemory) -> str:
+    def _known_name(self, described: DescribedReplica, memory: GroupMemory) -> str:
         """The broker group whose table of topics a replica should have, as its `replica.json`, its ConsumeQueues, or an
         earlier run know; empty: nobody does."""
         if self._group == described.side.broker_name or described.has_foreign_topics:
@@ -709,7 +670,7 @@ class GroupAudit:
         return seen.named if seen is not None else ""
 
     def _queue_ends(
-        self, described: Mapping[int, _Described], queues: Iterable[tuple[str | None, int | None]]
+        self, described: Mapping[int, DescribedReplica], queues: Iterable[tuple[str | None, int | None]]
     ) -> dict[tuple[str, int], int]:
         """The furthest end of each queue on any replica; without those that nobody has files of."""
         named = tuple(sorted((topic, number) for topic, number in queues if topic is not None and number is not None))
@@ -720,7 +681,7 @@ class GroupAudit:
                     ends[queue] = max(end, ends.get(queue, 0))
         return ends
 
-    def _of_one_moment(self, findings: Sequence[Finding], described: Mapping[int, _Described]) -> list[Finding]:
+    def _of_one_moment(self, findings: Sequence[Finding], described: Mapping[int, DescribedReplica]) -> list[Finding]:
         """Without what was read of parts that a broker removed while the run read them: the oldest files, as retention
         does, or the end, as a start or a new master does; and without what was told of a store at rest whose broker was
         started since. Of stores that stay at rest nothing may go."""
@@ -763,7 +724,7 @@ class GroupAudit:
         memory: GroupMemory,
         plan: RangePlan,
         reading: ExtentReading,
-        described: Mapping[int, _Described],
+        described: Mapping[int, DescribedReplica],
         findings: Sequence[Finding],
     ) -> GroupResult:
         replicas = {broker_id: found.replica for broker_id, found in sorted(described.items())}
@@ -783,7 +744,9 @@ class GroupAudit:
             replace(
                 memory,
                 replica_watermarks=watermarks,
-                seen=self._seen(memory, watermarks, described, findings),
+                seen=seen_now(
+                    memory, watermarks, described, findings, kept=self._kept, common_end=self._common.end_offset
+                ),
                 min_offset=self._common.start_offset,
                 scrub_cursor=plan.scrub_cursor if is_through else memory.scrub_cursor,
                 scrubbed_at_s=plan.scrubbed_at_s if is_through else memory.scrubbed_at_s,
@@ -847,70 +810,6 @@ class GroupAudit:
                 watermarks[broker_id] = max(min(reached, own_end), watermarks.get(broker_id, 0))
         return watermarks
 
-    def _seen(
-        self,
-        memory: GroupMemory,
-        watermarks: Mapping[int, int],
-        described: Mapping[int, _Described],
-        findings: Sequence[Finding],
-    ) -> dict[int, SeenReplica]:
-        """By replica: what it holds. What it lost since an earlier run is remembered until it is there again."""
-        seen = dict(memory.seen)
-        lost = [finding for finding in findings if finding.verdict is Verdict.STORED_DIGEST]
-        in_doubt = [finding for finding in findings if finding.severity is Severity.METADATA]
-        for broker_id, found in described.items():
-            facts = found.replica.facts
-            before = memory.seen.get(broker_id)
-            own = SeenReplica(
-                facts.min_offset,
-                facts.end_offset,
-                watermarks.get(broker_id, 0),
-                facts.disk_id,
-                found.side.run,
-                found.side.epochs,
-                table_marks(found.metadata),
-                _kept_since(
-                    before.kept if before is not None else {},
-                    self._kept.get(broker_id),
-                    damaged={own.file for own in findings if own.kind is FindingKind.KEPT_BYTES_DAMAGED},
-                ),
-                found.side.homes_digest,
-                next(iter(groups_named(found.metadata.get(MetadataFile.TOPICS) or "")), ""),
-            )
-            if any(
-                finding.broker_id == broker_id
-                and finding.kind is FindingKind.ZEROED
-                and finding.end_offset == self._common.end_offset < facts.end_offset
-                for finding in findings
-            ):
-                # The mark of a file's end lies over its last records: it never was longer than these.
-                own = replace(own, end_offset=self._common.end_offset)
-            doubted = {
-                path
-                for finding in in_doubt
-                if finding.broker_id in (None, broker_id)
-                for path in (finding.file, *finding.files)
-            }
-            own = _with_evidence_kept(own, before or SeenReplica(0, 0), doubted)
-            kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
-            is_renamed = is_empty(facts) and any(
-                finding.kind is FindingKind.SEGMENT_EXTRA and finding.broker_id == broker_id for finding in findings
-            )
-            if before is not None and is_renamed:
-                own = before
-            if before is not None and FindingKind.SEGMENT_MISSING in kinds:
-                own = replace(own, min_offset=min(before.min_offset, own.min_offset))
-                if is_empty(facts):
-                    own = before
-            if before is not None and FindingKind.TAIL_MISSING in kinds:
-                own = replace(
-                    own,
-                    end_offset=max(before.end_offset, own.end_offset),
-                    verified_offset=max(before.verified_offset, own.verified_offset),
-                )
-            seen[broker_id] = own
-        return seen
-
     def _left_out(self, outcome: Outcome, replicas: Mapping[int, Replica], problem: str) -> GroupResult:
         self._problems.insert(0, problem)
         return GroupResult(
@@ -961,189 +860,10 @@ _OF_MASTERS: Final = frozenset(
         FindingKind.ON_FEWER_REPLICAS,
         FindingKind.EPOCHS_WRONG,
         FindingKind.MESSAGE_GROUP_HOMES_DIFFER,
-        *_OF_TABLES,
+        *OF_TABLES,
     }
 )
 """What a change of master in the middle of a run may look like."""
-
-
-def _with_evidence_kept(own: SeenReplica, before: SeenReplica, doubted: set[str | None]) -> SeenReplica:
-    """What a run found to be wrong does not become what the next one compares with: that has what was known before, or
-    nothing."""
-    tables = {name: mark for name, mark in own.tables.items() if f"config/{name}" not in doubted}
-    known = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
-    own = replace(own, tables=tables | known)
-    if f"config/{MetadataFile.TOPICS.value}" in doubted:
-        own = replace(own, named=before.named)
-    if any(path and path.endswith("messageGroupHomes.json") for path in doubted):
-        own = replace(own, homes=before.homes)
-    if EPOCH_FILE in doubted:
-        own = replace(own, epochs=before.epochs)
-    if REPLICA_FILE in doubted:
-        own = replace(own, disk_id=before.disk_id, run=before.run)
-    return own
-
-
-def _kept_since(
-    before: Mapping[str, str], now: Mapping[str, str] | None, *, damaged: Set[str | None]
-) -> dict[str, str]:
-    """Digests as they were when a file was first seen, and sound; those of files that are gone go as well. None: nobody
-    looked."""
-    if now is None:
-        return dict(before)
-    return {path: before.get(path, digest) for path, digest in now.items() if path in before or path not in damaged}
-
-
-def _tables_gone(
-    group: str, described: Mapping[int, _Described], seen: Mapping[int, Mapping[str, TableMark]]
-) -> Iterable[Finding]:
-    """Tables that no replica has, and an earlier run saw; topics where the log has messages."""
-    for file in MetadataFile:
-        is_told = any(f"config/{file.value}" in dict(found.side.unreadable) for found in described.values())
-        if is_told or any(found.metadata.get(file) for found in described.values()):
-            continue
-        is_seen = any(file.value in marks for marks in seen.values())
-        is_due = file is MetadataFile.TOPICS and any(
-            (found.side.is_ours or found.side.has_tables) and not is_empty(found.replica.facts)
-            for found in described.values()
-        )
-        if is_seen or is_due:
-            why = "an earlier run saw it" if is_seen else "the log has messages"
-            yield Finding(
-                kind=FindingKind.METADATA_UNREADABLE,
-                group=group,
-                verdict=Verdict.STORED_DIGEST if is_seen else Verdict.OWN_EVIDENCE,
-                detail=f"no replica has this file; {why}",
-                broker_id=next(iter(described)) if len(described) == 1 else None,
-                messages=0,
-                file=f"config/{file.value}",
-                cause=Cause.NO_FILE,
-            )
-
-
-def _of_older_copies(
-    findings: Sequence[Finding], replicas: Mapping[int, Replica], master_id: int | None
-) -> list[Finding]:
-    """A disk that was set back lacks the end that its log had. If it is the master's, no slave has too much, nor lost
-    the oldest files, which expired since."""
-    found = list(findings)
-    for older in [own for own in found if own.cause is Cause.OLDER_COPY]:
-        if older.broker_id == master_id:
-            found = [own for own in found if own.broker_id == master_id or not _is_expired_since(own, replicas)]
-        for at, own in enumerate(found):
-            is_own_end = own.broker_id == older.broker_id and own.kind in _LOST_ENDS
-            is_beyond = own.kind is FindingKind.TAIL_EXTRA and own.verdict is not Verdict.EPOCHS
-            if not is_own_end and not (is_beyond and older.broker_id == master_id):
-                continue
-            holders = (key for key, replica in replicas.items() if replica.facts.end_offset >= (own.end_offset or 0))
-            found[at] = replace(
-                own,
-                kind=FindingKind.TAIL_MISSING,
-                verdict=own.verdict if own.verdict is Verdict.STORED_DIGEST else older.verdict,
-                broker_id=older.broker_id,
-                source_broker_id=own.source_broker_id if is_own_end else min(holders, default=None),
-                detail=f"{own.detail}; {REPLICA_FILE}: {older.detail}, so that all of the disk was set back",
-            )
-            found.remove(older)
-            break
-    return found
-
-
-def _is_expired_since(finding: Finding, replicas: Mapping[int, Replica]) -> bool:
-    """Whether all that tells of a replica's oldest files that these are lost is that its master still has them."""
-    own = replicas.get(-1 if finding.broker_id is None else finding.broker_id)
-    is_first = own is not None and finding.end_offset == own.facts.min_offset
-    return is_first and finding.kind is FindingKind.SEGMENT_MISSING and finding.verdict is Verdict.OWN_EVIDENCE
-
-
-def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described]) -> list[Finding]:
-    """Where two logs went different ways, the later epoch is the group's: whatever differs there is one tail."""
-    facts = {broker_id: found.side for broker_id, found in described.items()}
-    logs = {broker_id: found.replica.facts for broker_id, found in described.items()}
-    kept = list(findings)
-    for fork in forks(facts, logs):
-        end = logs[fork.broker_id].end_offset
-        inside = [
-            own
-            for own in kept
-            if own.start_offset is not None
-            and fork.start_offset <= own.start_offset < end
-            and own.broker_id in (None, fork.broker_id, fork.source_broker_id)
-        ]
-        # What all of them held when it was verified is no tail that may be cut.
-        is_verified = any(own.verdict is Verdict.STORED_DIGEST and own.broker_id != fork.broker_id for own in inside)
-        common = LogRange(fork.start_offset, min(end, logs[fork.source_broker_id].end_offset))
-        is_apart = common.end_offset <= common.start_offset or went_apart(ranges_of(None, inside), common)
-        if not inside or is_verified or not is_apart:
-            continue
-        first = min(inside, key=lambda own: own.start_offset or 0)
-        kept = [own for own in kept if own not in inside]
-        kept.append(
-            replace(
-                first,
-                kind=FindingKind.TAIL_EXTRA,
-                verdict=Verdict.EPOCHS,
-                broker_id=fork.broker_id,
-                source_broker_id=fork.source_broker_id,
-                start_offset=fork.start_offset,
-                end_offset=end,
-                messages=max(own.messages for own in inside),
-                file=None,
-                detail=f"from {fork.start_offset} on it has what the master of epoch {fork.epoch} wrote, and the group "
-                f"went on otherwise in epoch {fork.later_epoch}: it keeps and cuts this tail at its next start",
-            )
-        )
-    return kept
-
-
-def _group_of(described: _Described) -> str:
-    """The broker group that a store says it is of; empty: it does not."""
-    named = groups_named(described.metadata.get(MetadataFile.TOPICS) or "")
-    return described.side.broker_name or (named[0] if len(named) == 1 else "")
-
-
-def _as_empty(described: _Described) -> _Described:
-    """The same without log, tables and what lies beside them."""
-    facts = described.replica.facts
-    nothing = replace(facts, end_offset=facts.min_offset, holes=(), disk_id="", queued_from=None)
-    side = SideFacts(facts.broker_id, is_read=False)
-    return _Described(replace(described.replica, facts=nothing), dict.fromkeys(MetadataFile), side, {})
-
-
-def _of_stranger(finding: Finding, strangers: Mapping[int, str]) -> Finding:
-    name = strangers.get(-1 if finding.broker_id is None else finding.broker_id)
-    if name is None or finding.cause is not Cause.NO_LOG:
-        return finding
-    what = f"the store is one of broker group {name}, by its own names and by all of its CommitLog files"
-    return replace(finding, detail=finding.detail.replace("the replica has no CommitLog", what))
-
-
-def _other_files(described: Iterable[_Described]) -> list[LogRange]:
-    """CommitLog files that do not begin alike in all replicas that have them."""
-    heads: dict[int, set[str]] = {}
-    size = 0
-    for found in described:
-        size = max(size, found.replica.facts.segment_bytes)
-        for offset, head in found.heads.items():
-            heads.setdefault(offset, set()).add(head)
-    return [LogRange(offset, offset + size) for offset, versions in heads.items() if len(versions) > 1]
-
-
-def _lacks_topic(finding: Finding, broker_id: int) -> bool:
-    return finding.kind is FindingKind.TOPIC_MISSING and finding.broker_id == broker_id
-
-
-def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None, int | None]:
-    return finding.kind, finding.broker_id, finding.topic, finding.queue_id
-
-
-def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapping[int, _Described]) -> bool:
-    """Whether the table that a finding is about is the same on that replica as it was."""
-    if finding.kind not in _OF_TABLES or finding.broker_id is None or finding.file is None:
-        return True
-    file = MetadataFile(finding.file.removeprefix("config/"))
-    found = [described.get(finding.broker_id) for described in (before, after)]
-    return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
 
 
 def _is_within(finding: Finding, held: LogRange) -> bool:

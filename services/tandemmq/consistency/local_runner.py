@@ -104,7 +104,6 @@ class LocalRunner:
                 del self._done_bytes[run]
 
     def cancel(self) -> None:
-        """Ends all that runs: whoever waits for it gets TasksFailed."""
         self._is_cancelled.set()
 
     def bytes_done(self) -> int:

@@ -215,7 +215,6 @@ class SparkRunner:
         return [TaskAnswer(**json.loads(answer)) for answer in answers]
 
     def cancel(self) -> None:
-        """Ends all that runs: whoever waits for it gets TasksFailed."""
         self._context.cancelAllJobs()
 
     def bytes_done(self) -> int:

@@ -390,7 +390,8 @@ class DerivedTask(_ReplicaTask):
         return f"derived:{self.replica.facts.broker_id}"
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        from tandemmq.core.audit.derived_files import check_derived_files, joined_spans  # It loads numpy; see sources.
+        from tandemmq.core.audit.derived_facts import joined_spans
+        from tandemmq.core.audit.derived_files import check_derived_files  # It loads numpy; see sources.
 
         with open_source(self.replica.spec) as source:
             store = ReplicaStore(source.files, self.replica.facts)

@@ -460,7 +460,6 @@ class _Protocol(asyncio.BufferedProtocol):
         self._server.lost(self)
 
     def write_out(self) -> None:
-        """Writes the connection's output as far as the socket takes it; closes behind the last words."""
         if self._is_closing:
             return
         connection = self.connection

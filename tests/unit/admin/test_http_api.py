@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import httpx
 import structlog
@@ -43,7 +44,7 @@ async def _client(
     app = http_app(
         cluster,
         consistency,
-        FakeTraces(),
+        cast("Any", FakeTraces()),
         access=Access(SecretStr(token)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
         templates=_TEMPLATES,

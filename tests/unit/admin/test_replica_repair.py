@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -116,7 +117,7 @@ class _Broker:
 
 def _attempt(broker: _Broker, *steps: RepairStep, dry_run: bool) -> list[StepResult]:
     told: list[StepResult] = []
-    work = Repair(lambda key: broker)
+    work = Repair(lambda key: cast("Any", broker))
     results = asyncio.run(work.attempt_all(steps, dry_run=dry_run, told=told.append))
     assert told == results
     return results

@@ -18,7 +18,7 @@ from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.messages import CLIENT_COMMANDS, TRANSACTION_ENDS
 from tandemmq.admin.operations.operations import NotPermitted, Operations, OperationsDesk
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed, invalid
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     AclEntry,
@@ -79,7 +79,7 @@ _CATEGORIES: Final = {
 def _limited(field: str, value: int, *, default: int, at_most: int) -> int:
     """`value`, or `default` for 0. INVALID when it is below 0 or above `at_most`."""
     if not 0 <= value <= at_most:
-        raise OperationFailed(FailureKind.INVALID, f"{field}: {value} is not between 0 and {at_most}")
+        raise invalid(f"{field}: {value} is not between 0 and {at_most}")
     return value or default
 
 
@@ -94,7 +94,7 @@ def _page_request(page_size: int, page_token: str) -> PageRequest:
         return PageRequest(1, size)
     is_number = page_token.isascii() and page_token.isdigit() and len(page_token) <= 9
     if not (is_number and 1 <= int(page_token) <= _PAGE_NUMBER_MAX):
-        raise OperationFailed(FailureKind.INVALID, "page_token: no answer gave this one")
+        raise invalid("page_token: no answer gave this one")
     return PageRequest(int(page_token), size)
 
 
@@ -108,7 +108,7 @@ def _reset_target(request: pb.ResetGroupOffsetsRequest) -> ResetTarget:
     if target == "time":
         return ResetTarget(time_ms=_moment_ms("time", request.time))
     if target is None or not getattr(request, target):
-        raise OperationFailed(FailureKind.INVALID, "target: set one of time, earliest and latest")
+        raise invalid("target: set one of time, earliest and latest")
     return ResetTarget(earliest=target == "earliest", latest=target == "latest")
 
 
@@ -116,7 +116,7 @@ def _tier(text: str) -> Tier:
     try:
         return Tier(text or Tier.QUICK)
     except ValueError:
-        raise OperationFailed(FailureKind.INVALID, f"tier: {text!r} is neither quick nor deep") from None
+        raise invalid(f"tier: {text!r} is neither quick nor deep") from None
 
 
 def _query(request: pb.SearchMessagesRequest) -> MessageQuery:
@@ -133,13 +133,13 @@ def _query(request: pb.SearchMessagesRequest) -> MessageQuery:
 
 def _moment_ms(field: str, time: Timestamp) -> int:
     if not 0 <= time.seconds < 253_402_300_800 or not 0 <= time.nanos < 1_000_000_000:
-        raise OperationFailed(FailureKind.INVALID, f"{field}: it lies outside the years 1970 to 9999")
+        raise invalid(f"{field}: it lies outside the years 1970 to 9999")
     return time.ToMilliseconds()
 
 
 def _sent_message(request: pb.SendTestMessageRequest) -> TestMessage:
     if len(request.body) > BODY_BYTES_MAX:
-        raise OperationFailed(FailureKind.INVALID, f"body: it has {len(request.body)} bytes, more than 4 MiB")
+        raise invalid(f"body: it has {len(request.body)} bytes, more than 4 MiB")
     return as_value(TestMessage, request)
 
 
@@ -150,7 +150,7 @@ def _acl_entry(entry: AclEntryMessage) -> AclEntry:
 def _inspected(request: pb.InspectMessageRequest, operations: Operations) -> Awaitable[MessageDetail]:
     body_bytes = _limited("body_bytes", request.body_bytes, default=_BODY_BYTES, at_most=BODY_BYTES_MAX)
     if request.WhichOneof("place") is None:
-        raise OperationFailed(FailureKind.INVALID, "place: set physical_offset or queue")
+        raise invalid("place: set physical_offset or queue")
     if not request.HasField("queue"):
         return operations.message(request.broker_name, request.physical_offset, body_bytes=body_bytes)
     place = request.queue

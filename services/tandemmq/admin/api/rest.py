@@ -20,7 +20,7 @@ from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
 from tandemmq.admin.operations.message_search import BoundedTail
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import invalid
 from tandemmq.admin.operations.topics import TOPIC_ATTRIBUTES
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
@@ -63,7 +63,7 @@ from tandemmq.admin.operations.values import (
     UserChange,
     Verification,
 )
-from tandemmq.admin.trace_reader import TraceFindings, TraceSource
+from tandemmq.admin.trace_reader import ClusterTraces, TraceFindings
 from tandemmq.admin.trace_trees import findings_document, list_document
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
@@ -189,7 +189,7 @@ def moment_of(text: str, *, field: str, now_ms: int) -> int:
     try:
         return read_moment(text, now_ms=now_ms)
     except MomentUnreadable as error:
-        raise OperationFailed(FailureKind.INVALID, f"{field}: {error}") from error
+        raise invalid(f"{field}: {error}") from error
 
 
 # Settings of brokers, write permission and events over HTTP.
@@ -468,13 +468,13 @@ class _TailResponse(StreamingResponse):
 
 def _body_of(body: SendBody) -> bytes:
     if body.body_text and body.body_base64:
-        raise OperationFailed(FailureKind.INVALID, "send one of body_text and body_base64")
+        raise invalid("send one of body_text and body_base64")
     if not body.body_base64:
         return body.body_text.encode()
     try:
         return base64.b64decode(body.body_base64, validate=True)
     except binascii.Error as error:
-        raise OperationFailed(FailureKind.INVALID, f"body_base64: {error}") from error
+        raise invalid(f"body_base64: {error}") from error
 
 
 # Groups, clients and dead letters over HTTP.
@@ -629,8 +629,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
 
 def _target(body: ResetBody, *, now_ms: int) -> ResetTarget:
     if sum((bool(body.time), body.earliest, body.latest)) != 1:
-        raise OperationFailed(
-            FailureKind.INVALID,
+        raise invalid(
             "exactly one of time, earliest and latest says where the group goes on",
             remedy='send for example {"topic": "orders", "time": "2h"}',
         )
@@ -878,7 +877,7 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 _Key = Annotated[str, Query(max_length=_KEY_MAX)]
 
 
-def add_traces(app: FastAPI, traces: TraceSource) -> None:
+def add_traces(app: FastAPI, traces: ClusterTraces) -> None:
     @app.get("/api/v1/traces", tags=["traces"])
     async def newest_traces(
         notable: bool = False, count: Annotated[int, Query(ge=1, le=200)] = _LISTED

@@ -18,9 +18,9 @@ from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, entry_of, frame_of
 from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed, refused
 from tandemmq.admin.operations.values import ChangeResult, Page
-from tandemmq.admin.trace_reader import TraceSource
+from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import count_text
 
@@ -52,7 +52,7 @@ class Pages:
     desk: OperationsDesk
     cluster: CachedCluster
     consistency: ConsistencyRuns
-    traces: TraceSource
+    traces: ClusterTraces
     clock: Clock
     # How often an open page renews itself.
     refresh_ms: int
@@ -280,7 +280,7 @@ async def refuse_existing(what: str, reading: Awaitable[object]) -> None:
         if failure.kind is FailureKind.NOT_FOUND:
             return
         raise
-    raise OperationFailed(FailureKind.REFUSED, f"there is a {what} already", remedy="edit it, or choose another name")
+    raise refused(f"there is a {what} already", remedy="edit it, or choose another name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tandemmq.admin.console.answers import (
 from tandemmq.admin.console.frame import Flash, segment
 from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed, not_found, refused, unavailable
 from tandemmq.admin.operations.values import (
     EVENT_LEVELS,
     BrokerSettings,
@@ -436,13 +436,10 @@ def _handed_over(result: HandOver) -> Flash:
 def _broker(pages: Pages, key: str) -> BrokerState:
     reading = pages.cluster.latest
     if reading is None:
-        raise OperationFailed(
-            FailureKind.UNAVAILABLE, "the cluster has not been read yet", remedy="try again in a second"
-        )
+        raise unavailable("the cluster has not been read yet", remedy="try again in a second")
     found = next((broker for broker in reading.state.brokers if broker.key == key), None)
     if found is None:
-        raise OperationFailed(
-            FailureKind.NOT_FOUND,
+        raise not_found(
             f"no broker {key} is known",
             cause="no NameServer knows it, and it has not been seen lately",
             remedy="see the list on the page Brokers",
@@ -454,10 +451,9 @@ async def _setting(pages: Pages, request: Request, broker: BrokerState, name: st
     settings = (await pages.operations(request).broker_settings(broker.key)).settings
     found = next((setting for setting in settings if setting.key == name), None)
     if found is None:
-        raise OperationFailed(FailureKind.NOT_FOUND, f"{broker.key} has no setting {name}")
+        raise not_found(f"{broker.key} has no setting {name}")
     if not found.changeable:
-        raise OperationFailed(
-            FailureKind.REFUSED,
+        raise refused(
             f"{name} cannot be changed while {broker.key} runs",
             remedy="change it in the broker's configuration and restart the broker",
         )

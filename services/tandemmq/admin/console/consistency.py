@@ -14,7 +14,7 @@ from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.consistency_runs import ConsistencyReading, GroupStanding, finished_at_ms, remedy_of, subject_of
 from tandemmq.admin.console.answers import Pages, form_of
 from tandemmq.admin.console.frame import Flash
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import OperationFailed, not_found
 from tandemmq.admin.operations.values import Verification, VerificationState
 from tandemmq.core.audit.findings import KINDS, Finding
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
@@ -199,8 +199,7 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
         reading = pages.consistency.latest
         run = reading.find(run_id) if reading is not None else None
         if run is None:
-            raise OperationFailed(
-                FailureKind.NOT_FOUND,
+            raise not_found(
                 f"no run {run_id} is known",
                 cause="the job keeps its last runs only",
                 remedy="see the list on the page Consistency",

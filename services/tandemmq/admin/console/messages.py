@@ -35,7 +35,7 @@ from tandemmq.admin.operations.bodies import (
     body_view,
 )
 from tandemmq.admin.operations.messages import message_again
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed, each_once
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed, each_once, refused
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tandemmq.admin.operations.values import (
     Message,
@@ -455,8 +455,7 @@ class NewestMessages:
                 if each.lock.locked() or now_ms - each.looked_ms < _WATCHED_MS
             }
             if len(self._watched) >= _WATCHED_MAX:
-                raise OperationFailed(
-                    FailureKind.REFUSED,
+                raise refused(
                     f"{_WATCHED_MAX} topics are watched at this moment",
                     remedy="close another tail, or search for the newest messages",
                 )

@@ -21,7 +21,7 @@ from tandemmq.admin.cluster_state import (
 from tandemmq.admin.console.answers import Pages, part_of
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import not_found
 from tandemmq.admin.operations.values import Page
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, duration_text, seconds_text
 
@@ -376,8 +376,7 @@ def add_replication_pages(app: FastAPI, pages: Pages) -> None:
     async def replication_of_group(request: Request, group: str, range: _Text = "") -> Response:  # noqa: A002
         found = [standing for standing in group_standings(_cluster_state(pages)) if standing.name == group]
         if not found:
-            raise OperationFailed(
-                FailureKind.NOT_FOUND,
+            raise not_found(
                 f"no broker group {group} is known",
                 cause="no NameServer knows a broker of that name, and none has been seen lately",
                 remedy="see the list of groups on the page Replication",

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.console.answers import Form, Name, Pages, change_flash, form_of
 from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import OperationFailed, invalid
 from tandemmq.admin.operations.values import Acl, AclEntry, ChangeResult, User, UserChange
 
 _OWN: Final = "/users"
@@ -77,7 +77,7 @@ def _change(operations: Operations, form: Form, *, dry_run: bool) -> Awaitable[C
         actions, sources = _parts(form.text("actions")), _parts(form.text("sources"))
         entries = [AclEntry(one, actions, form.text("decision") or "Allow", sources) for one in resources]
         return operations.put_acl(f"User:{user}", entries, dry_run=dry_run)
-    raise OperationFailed(FailureKind.INVALID, f"what: {what[:50]!r} is nothing that is done here")
+    raise invalid(f"what: {what[:50]!r} is nothing that is done here")
 
 
 def _parts(text: str) -> tuple[str, ...]:

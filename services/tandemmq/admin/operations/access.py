@@ -12,10 +12,12 @@ from tandemmq.admin.operations.questions import (
     NO_CHANGE,
     Answer,
     BrokerPlanes,
-    FailureKind,
     Members,
     OperationFailed,
     Questions,
+    invalid,
+    not_found,
+    refused,
     require_all,
     unseen_of,
     values_of,
@@ -75,17 +77,12 @@ class AccessOperations:
         masters = self._members.masters_to_change()
         having = await self._having(masters, change.username)
         if creates and len(having) == len(masters):
-            raise OperationFailed(
-                FailureKind.REFUSED,
-                f"there is a user {change.username}",
-                remedy="`tandemmq user update` changes it",
-            )
+            raise refused(f"there is a user {change.username}", remedy="`tandemmq user update` changes it")
         if not creates and not having:
             raise _no_user(change.username)
         if not creates and len(having) < len(masters) and not change.password:
             lacking = ", ".join(one.key for one in masters if one.broker_name not in having)
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 f"user {change.username} is not on all masters; nothing was changed",
                 cause=f"it is missing on {lacking}",
                 remedy="give its password as well, or copy it there: `tandemmq user copy`",
@@ -162,11 +159,7 @@ class AccessOperations:
             what=lambda _: _GONE,
             problem=f"policies of {subject} could not be deleted",
             dry_run=dry_run,
-            none=OperationFailed(
-                FailureKind.NOT_FOUND,
-                f"{subject} has no such policy",
-                remedy="`tandemmq acl list` shows those there are",
-            ),
+            none=not_found(f"{subject} has no such policy", remedy="`tandemmq acl list` shows those there are"),
         )
 
     # From one group to another
@@ -192,8 +185,7 @@ class AccessOperations:
         acls = await self._questions.broker(source, lambda planes: planes.access.acls(), problem=problem)
         chosen = [user for user in users if not usernames or user.username in usernames]
         if missing := set(usernames) - {user.username for user in chosen}:
-            raise OperationFailed(
-                FailureKind.NOT_FOUND,
+            raise not_found(
                 f"{source.key} has no user {', '.join(sorted(missing))}",
                 remedy="`tandemmq user list` shows them; upper and lower case matter",
             )
@@ -264,7 +256,7 @@ def _refused(problem: str) -> Iterator[None]:
     try:
         yield
     except (InvalidUser, InvalidAcl) as error:
-        raise OperationFailed(FailureKind.INVALID, problem, cause=str(error)) from error
+        raise invalid(problem, cause=str(error)) from error
 
 
 def _check_user(change: UserChange, *, creates: bool) -> None:
@@ -327,6 +319,4 @@ def _untimed(views: Sequence[tuple[str, pb.AclView]]) -> list[tuple[str, object]
 
 
 def _no_user(username: str) -> OperationFailed:
-    return OperationFailed(
-        FailureKind.NOT_FOUND, f"there is no user {username}", remedy="`tandemmq user list` shows those there are"
-    )
+    return not_found(f"there is no user {username}", remedy="`tandemmq user list` shows those there are")

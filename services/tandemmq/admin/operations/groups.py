@@ -17,6 +17,8 @@ from tandemmq.admin.operations.questions import (
     Questions,
     ShortMemory,
     each_once,
+    invalid,
+    not_found,
     part_of,
     require_all,
     unseen_of,
@@ -225,7 +227,7 @@ class GroupOperations:
         if problem is None and (len(delays) > _DELAYS_MAX or not all(1 <= one <= _DELAY_SECONDS_MAX for one in delays)):
             problem = f"retry delays: up to {_DELAYS_MAX}, each of 1 to {_DELAY_SECONDS_MAX:,} seconds"
         if problem is not None:
-            raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} is refused", cause=problem)
+            raise invalid(f"group {change.name!r} is refused", cause=problem)
         masters = self._members.masters_to_change()
         answers = await self._questions.brokers(
             masters, lambda broker: broker.admin.groups(names=[change.name], without_progress=True)
@@ -291,7 +293,7 @@ class GroupOperations:
         if answers and not having:
             lines = [f"{answer.subject}: {answer.failure.text}" for answer in answers if answer.failure is not None]
             remedy = "look for both names in the lists of groups and topics; upper and lower case matter"
-            raise OperationFailed(FailureKind.NOT_FOUND, problem, cause="\n".join(lines), remedy=remedy)
+            raise not_found(problem, cause="\n".join(lines), remedy=remedy)
         if not dry_run:
             answers = await self._questions.brokers(having, lambda broker: reset(broker, dry=False))
             self._table.forget()
@@ -351,20 +353,17 @@ class GroupOperations:
 def _check_target(target: ResetTarget) -> None:
     named = (target.time_ms is not None, target.earliest, target.latest, target.offsets is not None)
     if sum(named) != 1:
-        raise OperationFailed(
-            FailureKind.INVALID,
+        raise invalid(
             "it is not clear where the group is to go on",
             remedy="name a time, or the earliest, or the latest message, or offsets: one of them",
         )
     for (broker_name, queue_id), offset in (target.offsets or {}).items():
         if not 0 <= queue_id < 1 << 31 or not 0 <= offset < 1 << 63:
-            raise OperationFailed(
-                FailureKind.INVALID,
-                f"queue {queue_id} of {broker_name} cannot go on at {offset}",
-                remedy="give numbers from 0 on",
+            raise invalid(
+                f"queue {queue_id} of {broker_name} cannot go on at {offset}", remedy="give numbers from 0 on"
             )
     if target.offsets is not None and not target.offsets:
-        raise OperationFailed(FailureKind.INVALID, "no queue is named", remedy="name a queue and its offset")
+        raise invalid("no queue is named", remedy="name a queue and its offset")
 
 
 def _of_group(
@@ -445,8 +444,7 @@ def _none_refuses(answers: Sequence[Answer[_AnswerT]], problem: str, *, but: Fai
 
 
 def _no_group(name: str, unseen: Sequence[Unseen]) -> OperationFailed:
-    return OperationFailed(
-        FailureKind.NOT_FOUND,
+    return not_found(
         f"there is no group {name}" + (" on the masters that answer" if unseen else ""),
         cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
         remedy="look for its name in the list of groups; upper and lower case matter",

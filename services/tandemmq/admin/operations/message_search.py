@@ -29,7 +29,10 @@ from tandemmq.admin.operations.questions import (
     Members,
     OperationFailed,
     Questions,
+    invalid,
+    not_found,
     query_request,
+    refused,
     values_of,
 )
 from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
@@ -112,9 +115,7 @@ def _mark(query: MessageQuery) -> int:
 
 
 def _invalid(cause: str) -> OperationFailed:
-    return OperationFailed(
-        FailureKind.INVALID, "the page token cannot be used", cause=cause, remedy="begin the search again without it"
-    )
+    return invalid("the page token cannot be used", cause=cause, remedy="begin the search again without it")
 
 
 _TAGS_MAX: Final = 64
@@ -189,7 +190,7 @@ class MessageSearch:
             else:
                 problems.append(f"queue {query.queue_id} is on each of {', '.join(names)}: name the broker group")
         if problems:
-            raise OperationFailed(FailureKind.INVALID, "this search cannot be made", cause="\n".join(problems))
+            raise invalid("this search cannot be made", cause="\n".join(problems))
         return query
 
     async def _ask(self, query: MessageQuery, part: _Part, limit: int) -> None:
@@ -320,8 +321,7 @@ def _raise_if_nobody_answers(topic: str, parts: Sequence[_Part], unseen: Sequenc
         if topic.startswith(DEAD_LETTER_PREFIX):
             # A group's first dead letter makes the topic.
             return
-        raise OperationFailed(
-            FailureKind.NOT_FOUND,
+        raise not_found(
             f"there is no topic {topic}" + (" on the brokers that answer" if unseen else ""),
             cause="\n".join(lines),
             remedy="look for its name in the list of topics; upper and lower case matter",
@@ -360,10 +360,8 @@ class MessageTail:
         """Messages as they come in, from now on, ordered within a second's, until the caller stops; of more than 200 a
         second the newest. REFUSED: 16 look already."""
         if self._count >= _TAILS_MAX:
-            raise OperationFailed(
-                FailureKind.REFUSED,
-                f"{_TAILS_MAX} look at incoming messages already",
-                remedy="close one of them, or ask again later",
+            raise refused(
+                f"{_TAILS_MAX} look at incoming messages already", remedy="close one of them, or ask again later"
             )
         self._count += 1
         try:
@@ -381,8 +379,7 @@ class MessageTail:
         found = _ends(answers)
         if found is None:
             reasons = [f"{one.subject}: {one.failure.text}" for one in answers if one.failure is not None]
-            raise OperationFailed(
-                FailureKind.NOT_FOUND,
+            raise not_found(
                 f"there is no topic {topic}" + (" on the brokers that answer" if reasons else ""),
                 cause="\n".join(reasons),
                 remedy="look for its name in the list of topics; upper and lower case matter",

@@ -25,7 +25,11 @@ from tandemmq.admin.operations.questions import (
     check_offset,
     check_queue,
     each_once,
+    invalid,
+    not_found,
     query_request,
+    refused,
+    unavailable,
     unseen_of,
     values_of,
 )
@@ -159,8 +163,7 @@ def message_again(message: Message) -> TestMessage:
     elif category_of(message.topic, _NO_OWN) != ORDINARY:
         problem = f"{message.topic} is no topic that clients send to"
     if problem:
-        raise OperationFailed(
-            FailureKind.REFUSED,
+        raise refused(
             "this message cannot be sent again from here",
             cause=problem,
             remedy="dead letters are sent again by their group: `tandemmq dlq resend`",
@@ -201,9 +204,7 @@ class MessageOperations:
         is found and not everybody could be asked."""
         message_id = message_id.strip()
         if not message_id or len(message_id) > _ID_CHARACTERS_MAX:
-            raise OperationFailed(
-                FailureKind.INVALID, "this is no message id", remedy=f"give 1 to {_ID_CHARACTERS_MAX} characters"
-            )
+            raise invalid("this is no message id", remedy=f"give 1 to {_ID_CHARACTERS_MAX} characters")
         readers = self._members.readers()
         by_offset = await self._by_offset_id(readers.brokers, message_id, topic)
         if found := [message for answer in by_offset for message in answer.value or ()]:
@@ -212,8 +213,7 @@ class MessageOperations:
         found = [message for answer in by_client for message in answer.value or ()]
         unseen = [*readers.unseen, *unseen_of(by_client, but=FailureKind.NOT_FOUND)]
         if not found and unseen:
-            raise OperationFailed(
-                FailureKind.UNAVAILABLE,
+            raise unavailable(
                 f"message {message_id} was not found, but not everybody could be asked",
                 cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
                 remedy="ask again when they are back",
@@ -280,8 +280,7 @@ class MessageOperations:
         async def of_all_topics(broker: BrokerPlanes) -> list[MessageSummary]:
             answer = await broker.traces.message(message_id=message_id)
             if not answer.indexed:
-                raise OperationFailed(
-                    FailureKind.REFUSED,
+                raise refused(
                     f"{broker.broker.key} cannot find messages by their ids",
                     cause="its messageIndexEnable is off",
                     remedy="look for the message by topic and time",
@@ -378,10 +377,9 @@ class MessageSending:
     async def send(self, message: TestMessage) -> TestReceipt:
         """Where it was stored. REFUSED: the broker's own words; UNAVAILABLE: it may be stored all the same."""
         if (problem := topic_name_problem(message.topic)) is not None:
-            raise OperationFailed(FailureKind.INVALID, "this message cannot be sent", cause=problem)
+            raise invalid("this message cannot be sent", cause=problem)
         if len(message.body) > BODY_BYTES_MAX:
-            raise OperationFailed(
-                FailureKind.INVALID,
+            raise invalid(
                 "this message cannot be sent",
                 cause=f"its body has {len(message.body):,} bytes; from here {BODY_BYTES_MAX:,} can be sent",
             )
@@ -454,17 +452,16 @@ def _failed(topic: str, error: ClientError | TimeoutError) -> OperationFailed:
     problem = f"the message was not accepted in topic {topic}"
     match error:
         case TopicNotFound():
-            return OperationFailed(FailureKind.NOT_FOUND, problem, cause=str(error), remedy="create the topic first")
+            return not_found(problem, cause=str(error), remedy="create the topic first")
         case BrokerRefused(retryable=False):
             is_of_type = error.code_name == _CONFLICT_WITH_TYPE
             remedy = _TYPE_REMEDY if is_of_type else "change what the cause names, and try again"
-            return OperationFailed(FailureKind.REFUSED, problem, cause=str(error), remedy=remedy)
+            return refused(problem, cause=str(error), remedy=remedy)
         case TimeoutError():
             cause = f"no answer within {_LIMIT_S:.0f} s"
         case _:
             cause = str(error)
-    return OperationFailed(
-        FailureKind.UNAVAILABLE,
+    return unavailable(
         f"the message was not acknowledged in topic {topic}; it may be stored all the same",
         cause=cause,
         remedy="see the brokers' health, and look for the message before sending it again",
@@ -523,8 +520,7 @@ class TransactionOperations:
         ]
         texts = {answer.failure.text for answer in answers if answer.failure is not None}
         if answers and all(answer.value is None for answer in answers):
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 f"no master tells lite topics of {topic}",
                 cause="\n".join(sorted(texts)),
                 remedy="name a topic of the type LITE; `tandemmq topic list` shows types",
@@ -537,13 +533,11 @@ class TransactionOperations:
         """Ends one in its producer's place: `commit` or `rollback`. Idempotent. REFUSED: it ended in the other way, or
         is not known."""
         if end not in TRANSACTION_ENDS:
-            raise OperationFailed(FailureKind.INVALID, f"end: {end!r}", remedy="choose commit or rollback")
+            raise invalid(f"end: {end!r}", remedy="choose commit or rollback")
         try:
             broker_name = TransactionId.parse(transaction_id).broker_name
         except BadTransactionId as error:
-            raise OperationFailed(
-                FailureKind.INVALID, str(error), remedy="`tandemmq transaction list` shows those there are"
-            ) from error
+            raise invalid(str(error), remedy="`tandemmq transaction list` shows those there are") from error
         [master] = self._members.masters_to_change([broker_name])
         request = operations_pb.ResolveTransactionRequest(
             transaction_id=transaction_id, end=TRANSACTION_ENDS[end], dry_run=dry_run
@@ -569,12 +563,9 @@ class TransactionOperations:
         each broker that it is connected to, or to the one master that is named. NOT_FOUND: no broker has a stream of
         it."""
         if command not in CLIENT_COMMANDS:
-            raise OperationFailed(
-                FailureKind.INVALID, f"command: {command!r}", remedy=f"choose one of {', '.join(CLIENT_COMMANDS)}"
-            )
+            raise invalid(f"command: {command!r}", remedy=f"choose one of {', '.join(CLIENT_COMMANDS)}")
         if command == "verify-message" and not (broker_name and topic):
-            raise OperationFailed(
-                FailureKind.INVALID,
+            raise invalid(
                 "which message is to be verified?",
                 remedy="name its broker group, topic, queue and offset; the client must be connected to that group",
             )
@@ -594,8 +585,7 @@ class TransactionOperations:
         )
         if not replies:
             texts = {answer.failure.text for answer in answers if answer.failure is not None}
-            raise OperationFailed(
-                FailureKind.NOT_FOUND,
+            raise not_found(
                 f"client {client_id} was not told",
                 cause="\n".join(sorted(texts)) or "no broker answers",
                 remedy="`tandemmq clients` shows who is connected",

@@ -11,17 +11,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.access import AccessOperations
-from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations, newest_first
+from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations, KeptTailOperations, newest_first
 from tandemmq.admin.operations.groups import GroupOperations, topics_together
-from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
 from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending, TransactionOperations
-from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
+from tandemmq.admin.operations.questions import (
+    FailureKind,
+    Members,
+    OperationFailed,
+    Questions,
+    each_once,
+    not_found,
+    refused,
+)
 from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, attributes_text, dead_letter_topic
 from tandemmq.admin.operations.values import (
     ChangeResult,
@@ -42,6 +49,9 @@ from tandemmq.admin.operations.values import (
 from tandemmq.admin.rpc import Channels
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.consistency_runs import Starter
 
 ResultT = TypeVar("ResultT")
 
@@ -150,16 +160,6 @@ _ACTIONS: Final = {"send": "send_message"}
 """Those that the audit log calls otherwise."""
 
 
-class Verifier(Protocol):
-    """What starts runs of the consistency job."""
-
-    def state(self) -> Verification:
-        """The run that was asked for last."""
-
-    async def start(self, tier: Tier, groups: Sequence[str], *, dry_run: bool) -> Verification:
-        """Starts one. Raises OperationFailed."""
-
-
 class Operations:
     """One cluster. Has no task of its own and nothing to close: `channels` are the caller's.
 
@@ -174,7 +174,7 @@ class Operations:
         members: Callable[[], ClusterState | None],
         send_client: MakeSendClient,
         clock: Clock,
-        verifier: Verifier | None = None,
+        verifier: Starter | None = None,
     ) -> None:
         """`members` gives the newest reading, None before the first; `send_client` makes what a test message is sent
         with; `verifier` starts runs of the consistency job, None: nothing does."""
@@ -276,8 +276,7 @@ class Operations:
                 if query.broker_name in ("", one.broker_name)
             ]
             if queues and query.queue_id not in {one.queue_id for one in queues}:
-                raise OperationFailed(
-                    FailureKind.NOT_FOUND,
+                raise not_found(
                     f"topic {query.topic} has no queue {query.queue_id} there",
                     remedy=f"its queues are 0 to {max(one.queue_id for one in queues)}",
                 )
@@ -322,8 +321,7 @@ class Operations:
         """Starts a run of the consistency job over all broker groups, or over some. REFUSED: one is running, or none
         can be started from here; NOT_FOUND: there is no such broker group."""
         if self._verifier is None:
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 "no run of the consistency job can be started from here",
                 cause="neither a folder in consistencyResults nor consistencyCronJobs is set",
                 remedy="run tandemmq verify, or kubectl create job --from=cronjob/RELEASE-consistency-quick NAME",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import chain, groupby
 from typing import Final, Generic, TypeVar
 
@@ -111,6 +112,12 @@ class OperationFailed(Exception):
         self.problem = problem
         self.cause = cause
         self.remedy = remedy or (_REMEDIES.get(kind, "") if cause else "")
+
+
+invalid: Final = partial(OperationFailed, FailureKind.INVALID)
+not_found: Final = partial(OperationFailed, FailureKind.NOT_FOUND)
+refused: Final = partial(OperationFailed, FailureKind.REFUSED)
+unavailable: Final = partial(OperationFailed, FailureKind.UNAVAILABLE)
 
 
 # As in the reading of a cluster: hundreds of brokers are asked in waves.
@@ -327,12 +334,9 @@ class Members:
         found = next((broker for broker in self._state().brokers if broker.key == key), None)
         if found is None:
             keys = ", ".join(broker.key for broker in self._state().brokers)
-            raise OperationFailed(
-                FailureKind.NOT_FOUND, f"there is no broker {key}", remedy=f"choose one of {keys or '(none is known)'}"
-            )
+            raise not_found(f"there is no broker {key}", remedy=f"choose one of {keys or '(none is known)'}")
         if found.status is None:
-            raise OperationFailed(
-                FailureKind.UNAVAILABLE,
+            raise unavailable(
                 f"{key} does not answer",
                 cause=found.error or "",
                 remedy="see whether its process runs and what the end of its log says",
@@ -367,8 +371,7 @@ class Members:
         masters = [broker for broker in readers.brokers if broker.is_master]
         stood_in = {broker.broker_name for broker in readers.brokers if not broker.is_master}
         if not masters:
-            raise OperationFailed(
-                FailureKind.UNAVAILABLE,
+            raise unavailable(
                 "no master answers",
                 cause="\n".join(f"{each.subject}: {each.reason}" for each in readers.unseen),
                 remedy="restart a master; `tandemmq status` shows what is there",
@@ -394,8 +397,7 @@ class Members:
             raise _nobody(self._state())
         away = [group for group in members if not group[0].is_master or group[0].status is None]
         if away:
-            raise OperationFailed(
-                FailureKind.REFUSED,
+            raise refused(
                 f"{', '.join(_master_key(group) for group in away)} does not answer; nothing was changed",
                 cause="\n".join(
                     f"{group[0].key} at {group[0].metadata_endpoint}: {group[0].error}"
@@ -415,9 +417,7 @@ class Members:
     def _state(self) -> ClusterState:
         state = self._newest()
         if state is None:
-            raise OperationFailed(
-                FailureKind.UNAVAILABLE, "the cluster has not been read yet", remedy="ask again in a second"
-            )
+            raise unavailable("the cluster has not been read yet", remedy="ask again in a second")
         return state
 
 
@@ -437,20 +437,18 @@ def _silent(broker: BrokerState) -> Unseen:
 def check_offset(offset: int) -> None:
     """INVALID: no file has such a place."""
     if not 0 <= offset < 1 << 63:
-        raise OperationFailed(FailureKind.INVALID, f"{offset} is no offset", remedy="give a number from 0 on")
+        raise invalid(f"{offset} is no offset", remedy="give a number from 0 on")
 
 
 def check_queue(queue_id: int) -> None:
     """INVALID: no topic has such a queue."""
     if not 0 <= queue_id < 1 << 31:
-        raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")
+        raise invalid(f"{queue_id} is no queue", remedy="give a number from 0 on")
 
 
 def _no_group(name: str, known: Sequence[str]) -> OperationFailed:
-    return OperationFailed(
-        FailureKind.NOT_FOUND,
-        f"there is no broker group {name}",
-        remedy=f"choose one of {', '.join(known) or '(none is known)'}",
+    return not_found(
+        f"there is no broker group {name}", remedy=f"choose one of {', '.join(known) or '(none is known)'}"
     )
 
 
@@ -458,21 +456,18 @@ def _nobody(state: ClusterState, broker_name: str = "") -> OperationFailed:
     servers = [f"{server.address}: {server.error}" for server in state.name_servers if server.error is not None]
     brokers = [f"{broker.key}: {broker.error}" for broker in state.brokers if broker_name in ("", broker.broker_name)]
     if broker_name:
-        return OperationFailed(
-            FailureKind.UNAVAILABLE,
+        return unavailable(
             f"no broker of {broker_name} answers",
             cause="\n".join(brokers),
             remedy="see whether their processes run and what the ends of their logs say",
         )
     if len(servers) == len(state.name_servers):
-        return OperationFailed(
-            FailureKind.UNAVAILABLE,
+        return unavailable(
             "no NameServer answers",
             cause="\n".join([*servers, *brokers]),
             remedy="start the cluster, or name another one's NameServers",
         )
-    return OperationFailed(
-        FailureKind.UNAVAILABLE,
+    return unavailable(
         "no broker answers" if brokers else "no broker is registered",
         cause="\n".join([*brokers, *servers]),
         remedy="start the brokers, and check their namesrvAddr",
@@ -490,8 +485,7 @@ PAGE_SIZE_MAX: Final = 1_000
 def part_of(found: Sequence[ItemT], page: PageRequest) -> Sequence[ItemT]:
     """Empty beyond the end. INVALID: there can be no such page."""
     if page.number < 1 or not 1 <= page.size <= PAGE_SIZE_MAX:
-        raise OperationFailed(
-            FailureKind.INVALID,
+        raise invalid(
             f"there is no page {page.number:,} of {page.size:,}",
             remedy=f"pages are counted from 1 and hold from 1 to {PAGE_SIZE_MAX:,}",
         )

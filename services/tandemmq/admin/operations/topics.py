@@ -18,8 +18,11 @@ from tandemmq.admin.operations.questions import (
     Readers,
     ShortMemory,
     each_once,
+    invalid,
+    not_found,
     part_of,
     require_all,
+    unavailable,
     unseen_of,
     values_of,
 )
@@ -394,8 +397,7 @@ class RouteOperations:
         servers: Sequence[NameServerState] = self._members.name_servers
         answering = [server.address for server in servers if server.error is None]
         if not answering:
-            raise OperationFailed(
-                FailureKind.UNAVAILABLE,
+            raise unavailable(
                 "no NameServer answers",
                 cause="\n".join(f"{server.address}: {server.error}" for server in servers),
                 remedy="start one; brokers register with it within seconds",
@@ -578,11 +580,7 @@ class TopicOperations:
     async def put_topic(self, change: TopicChange, *, dry_run: bool = False) -> ChangeResult:
         """Creates or changes a topic on masters, and waits until every NameServer routes to it."""
         if problems := topic_problems(change):
-            raise OperationFailed(
-                FailureKind.INVALID,
-                f"topic {change.name!r} is refused",
-                cause="\n".join(problems),
-            )
+            raise invalid(f"topic {change.name!r} is refused", cause="\n".join(problems))
         masters = self._members.masters_to_change(change.broker_names)
         self._not_the_systems(change.name)
         before = await self._on_masters(change.name, change.broker_names)
@@ -684,11 +682,7 @@ class TopicOperations:
 
     def _not_the_systems(self, name: str) -> None:
         if self._category(name) == SYSTEM:
-            raise OperationFailed(
-                FailureKind.INVALID,
-                f"topic {name} belongs to the brokers and stays as it is",
-                remedy="choose another name",
-            )
+            raise invalid(f"topic {name} belongs to the brokers and stays as it is", remedy="choose another name")
 
 
 def _of_topic(answers: Sequence[Answer[list[admin_pb.TopicStatus]]], name: str) -> dict[str, admin_pb.TopicStatus]:
@@ -697,8 +691,7 @@ def _of_topic(answers: Sequence[Answer[list[admin_pb.TopicStatus]]], name: str) 
 
 
 def _no_topic(name: str, unseen: Sequence[Unseen]) -> OperationFailed:
-    return OperationFailed(
-        FailureKind.NOT_FOUND,
+    return not_found(
         f"there is no topic {name}" + (" on the brokers that answer" if unseen else ""),
         cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
         remedy="look for its name in the list of topics; upper and lower case matter",

@@ -42,6 +42,7 @@ from tandemmq.core.replication.mastership import (
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 if TYPE_CHECKING:
+    from tandemmq.broker.failover.kubernetes_service import GroupService
     from tandemmq.broker.parts import Role
 
 log = structlog.get_logger(__name__)
@@ -127,19 +128,6 @@ class _Steps:
         self._began_ms = now_ms
 
 
-class MastersService(Protocol):
-    """An address that stays, and leads to the master; see `tandemmq.broker.failover.kubernetes_service`."""
-
-    async def lead_here(self, epoch: int, *, now_ms: int) -> None:
-        """This broker is the master of `epoch`, and serves."""
-
-    async def stand_in(self, epoch: int) -> None:
-        """The master of `epoch` has left, or is silent, and this member may become the next one."""
-
-    async def close(self) -> None:
-        """Gives its connections back."""
-
-
 class FailoverHost(Protocol):
     """The broker around the roles."""
 
@@ -222,7 +210,7 @@ class Failover:
         authority: Authority,
         options: FailoverOptions,
         nonce: str,
-        service: MastersService | None = None,
+        service: GroupService | None = None,
         trace: Callable[[ChangeOfMaster], None] | None = None,
         peer: Callable[[str], PeerClient] = PeerClient,
         now_ms: Callable[[], int] = boot_time_ms,
@@ -1079,7 +1067,7 @@ class Failover:
         if self.acts and self._host.role.is_serving:
             self._lead(lambda service: service.lead_here(self.epoch, now_ms=self._now_ms()))
 
-    def _lead(self, lead: Callable[[MastersService], Coroutine[Any, Any, None]]) -> None:
+    def _lead(self, lead: Callable[[GroupService], Coroutine[Any, Any, None]]) -> None:
         """Beside everything else: nothing waits for it."""
         if self._service is not None and (self._leading is None or self._leading.done()):
             self._leading = asyncio.create_task(lead(self._service))

@@ -6,9 +6,13 @@ Refused here, they would stay for as long as their connections hold: they have o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
+
+if TYPE_CHECKING:
+    from tandemmq.broker.failover.controller import FailoverHost
+    from tandemmq.broker.parts import Role
 
 log = structlog.get_logger(__name__)
 
@@ -16,32 +20,10 @@ _DEAF_MS: Final = 2_000
 """A member that hears nothing of a master that goes on to renew passes nothing on, and is not about to."""
 
 
-class Listener(Protocol):
-    """The role of a member that is not the master; see `tandemmq.broker.parts.Role`."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-    @property
-    def hears_master(self) -> bool: ...
-
-    @property
-    def serves_reads(self) -> bool: ...
-
-
-class Door(Protocol):
-    """The broker whose clients they are; see `FailoverHost`."""
-
-    @property
-    def is_stopping(self) -> bool: ...
-
-    def turn_clients_away(self, *, is_on: bool) -> None: ...
-
-
 class TurnedAway:
     """The clients of one member of a group that fails over. Event loop only."""
 
-    def __init__(self, door: Door, *, lease_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, door: FailoverHost, *, lease_ms: int, now_ms: Callable[[], int]) -> None:
         self._door = door
         self._lease_ms = lease_ms
         self._now_ms = now_ms
@@ -65,7 +47,7 @@ class TurnedAway:
         """It has no master to hear. One that hands over begins to listen anew."""
         self._deaf_since = None
 
-    def look_as_member(self, role: Listener, *, version: str, is_authority_away: bool, is_lease_over: bool) -> None:
+    def look_as_member(self, role: Role, *, version: str, is_authority_away: bool, is_lease_over: bool) -> None:
         """Each time that it has looked at the record, which is of this `version`: whether it can pass nothing on to its
         master, and it is not that one that is away."""
         if role.is_master or role.hears_master or role.serves_reads:

@@ -215,7 +215,6 @@ class MasterRole:
 
     @property
     def waiting_count(self) -> int:
-        """Sends, and turns with acknowledgements, without an answer yet."""
         return self.write_path.waiting_count + (0 if self.progress is None else self.progress.waiting_count)
 
     @property
@@ -308,7 +307,6 @@ class MasterRole:
         """It follows nobody."""
 
     def persist_leases(self) -> None:
-        """Writes what changed in the lease table. A disk that refuses stops the broker."""
         try:
             self.leases.persist()
         except DiskError as error:
@@ -316,7 +314,6 @@ class MasterRole:
             raise
 
     def persist_leases_durably(self) -> None:
-        """The same, so that it outlives a loss of power."""
         try:
             self.leases.persist_durably()
         except DiskError as error:

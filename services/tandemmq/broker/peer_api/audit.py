@@ -7,10 +7,11 @@ Nothing here reads a file on the event loop: worker threads read single files, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 
@@ -25,22 +26,17 @@ from tandemmq.broker.audit.jobs import (
     JobFailed,
     JobFailure,
 )
-from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueOrder, QueueRepair, ReplicaRead
+from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueOrder, QueueRepair
 from tandemmq.broker.audit.range_repair import OwnFile, RangeOrder, RangeRepair, TableRepair
 from tandemmq.broker.audit.store_files import OpenFile, PathRefused, ReadPace, StoreFiles, commit_log_start, read_into
-from tandemmq.broker.metadata_tables import MetadataTables
-from tandemmq.broker.peer_client import SourceLog
-from tandemmq.broker.queue_reader import DamagedEntries
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
+from tandemmq.broker.peer_client import MemberLogs, SourceLog
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState
 from tandemmq.core.clock import Clock
-from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.log_history import LogRange
-from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.storage.consume_queue import QueueEntry
-from tandemmq.core.storage.disk import DiskError
-from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.flush_jobs import CHECKPOINT_FILE
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.proto.broker.v1 import (
     replica_reader_service_pb2_grpc,
@@ -50,6 +46,9 @@ from tandemmq.proto.broker.v1 import (
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.service.grpc_server import Invalid, Refused, refusing
 from tandemmq.service.protobuf import as_message
+
+if TYPE_CHECKING:
+    from tandemmq.broker.parts import BrokerParts
 
 # What went wrong while a replica was read or repaired, as a gRPC status: the one table of both services.
 
@@ -393,50 +392,33 @@ _REPAIR_END_LIMIT_S: Final = 5.0
 
 
 class AuditServices:
-    """Reads and repairs one store, beside the broker that serves it.
+    """Reads and repairs one store, beside the broker that serves it."""
 
-    `member_metadata` knows the metadata planes of the group's members by broker id; inside `flushes_paused` no job is
-    out that adds to the queues.
-    """
-
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        *,
-        identity: BrokerIdentity,
-        clock: Clock,
-        store: MessageStore,
-        state: Callable[[], ReplicaState],
-        member_metadata: Callable[[int], str | None],
-        flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
-        failed: Callable[[DiskError], None],
-        damaged: DamagedEntries,
-        read_from_replica: ReplicaRead,
-        mended: Callable[[str], None],
-        tables: MetadataTables,
-        retake_table: Callable[[MetadataFile, bool], Awaitable[bool]],
-        own_files: Sequence[OwnFile],
-    ) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
+        settings, store, members = parts.settings, parts.store, parts.members
         root = str(Path(settings.store_path_root_dir).absolute())
         files = StoreFiles(root)
+        # No job is out inside that adds to the queues.
+        alone_with_store = parts.workers.alone_with_store
+        self._parts = parts
         self._read_rate = settings.audit_read_rate
         self._repair_enabled = settings.enable_repair
         self._helper = AuditHelper(root=root, bytes_per_second=settings.audit_read_rate)
         self._ranges = RangeRepair(
             root=root,
             store=store,
-            state=state,
+            state=self._state,
             files=files,
             helper=self._helper,
-            read_source=SourceLog(identity, endpoint=member_metadata).read,
-            failed=failed,
+            read_source=SourceLog(parts.identity, endpoint=members.member_metadata).read,
+            failed=parts.disk_failed,
         )
         store_options = settings.store_options()
         self.reader: Final = ReplicaReaderServicer(
-            state=state,
+            state=self._state,
             files=files,
             helper=self._helper,
-            clock=clock,
+            clock=parts.clock,
             bytes_per_second=settings.audit_read_rate,
             repair_enabled=settings.enable_repair,
         )
@@ -445,13 +427,13 @@ class AuditServices:
             return QueueRepair(
                 kept=KeptEntries(root),
                 store=store,
-                state=state,
+                state=self._state,
                 files=files,
                 helper=helper,
                 file_bytes=store_options.consume_queue_file_bytes,
                 delay_levels_ms=store_options.delay_levels_ms,
-                flushes_paused=flushes_paused,
-                failed=failed,
+                flushes_paused=alone_with_store,
+                failed=parts.disk_failed,
             )
 
         self.repair: Final = ReplicaRepairServicer(
@@ -459,16 +441,16 @@ class AuditServices:
             queues=queue_repair(self._helper),
             tables=TableRepair(
                 root=root,
-                tables=tables,
-                retake=retake_table,
-                own_files=own_files,
+                tables=parts.tables,
+                retake=lambda file, dry_run: parts.role.retake_table(file, dry_run=dry_run),
+                own_files=self._own_files(),
                 index=IndexRepair(
                     root=root,
                     store=store,
-                    state=state,
+                    state=self._state,
                     helper=self._helper,
-                    alone_with_store=flushes_paused,
-                    failed=failed,
+                    alone_with_store=alone_with_store,
+                    failed=parts.disk_failed,
                 ),
             ),
             refusal=self._repair_refusal,
@@ -476,12 +458,12 @@ class AuditServices:
         # Consumers wait for it: no audit holds it up, and no setting turns it off.
         self._mending_helper = AuditHelper(root=root, bytes_per_second=_MENDING_BYTES_PER_SECOND)
         self.mending: Final = QueueMending(
-            damaged=damaged,
+            damaged=parts.damaged_entries,
             store=store,
             repair=queue_repair(self._mending_helper),
-            read_from_replica=read_from_replica,
-            mended=mended,
-            failed=failed,
+            read_from_replica=MemberLogs(members.other_endpoints, are_expected=settings.total_replicas > 1).read,
+            mended=parts.client_api.message_arrived,
+            failed=parts.disk_failed,
         )
 
     def change(self, *, bytes_per_second: int) -> None:
@@ -504,6 +486,40 @@ class AuditServices:
         with suppress(TimeoutError):
             async with asyncio.timeout(_REPAIR_END_LIMIT_S):
                 await self.repair.idle()
+
+    def _state(self) -> ReplicaState:
+        parts, store, role = self._parts, self._parts.store, self._parts.role
+        end_offset = store.end_offset
+        return ReplicaState(
+            identity=parts.identity,
+            min_offset=store.min_offset,
+            end_offset=end_offset,
+            flushed_offset=store.flushed_offset,
+            confirm_offset=min((slave.acked_offset for slave in role.slaves() if slave.in_sync), default=end_offset),
+            segment_bytes=store.segment_bytes,
+            queues_offset=store.queued_offset,
+            index_offset=store.saved_offset if parts.settings.message_index_enable else store.min_offset,
+            lag_bytes=role.lag_bytes,
+            serving=role.is_serving and role.has_master,
+        )
+
+    def _own_files(self) -> list[OwnFile]:
+        """Small files that are written as a whole, for who repairs them."""
+        parts, member, homes = self._parts, self._parts.member, self._parts.message_group_homes
+
+        async def write_checkpoint(data: bytes | None) -> None:
+            async with parts.workers.alone_with_store():
+                known = parts.store.checkpoint.encode() if data is None else data
+                await asyncio.to_thread(parts.disk.write_file, CHECKPOINT_FILE, known)
+
+        return [
+            *(
+                OwnFile(path, partial(member.known_file, path), partial(member.write_file, path))
+                for path in (REPLICA_FILE, EPOCH_FILE)
+            ),
+            OwnFile(MESSAGE_GROUP_HOMES_FILE, homes.known_file, homes.write_file),
+            OwnFile(CHECKPOINT_FILE, lambda: parts.store.checkpoint.encode(), write_checkpoint),
+        ]
 
     def _repair_refusal(self) -> str | None:
         if not self._repair_enabled:

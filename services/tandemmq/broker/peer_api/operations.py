@@ -13,14 +13,13 @@ import grpc
 import structlog
 
 from tandemmq.broker.client_api.client_commands import Unreachable
-from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
+from tandemmq.broker.client_api.sessions import ClientSession
 from tandemmq.broker.client_api.validation import OK, Outcome
 from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.queries.values import QueriesBusy, TopicUnknown
 from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused
-from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import Half, Resolution
 from tandemmq.core.message.properties import PROPERTY_BORN_HOST, decode_properties
 from tandemmq.core.metadata.subscription_group_table import SYSTEM_GROUPS
@@ -32,7 +31,7 @@ from tandemmq.service.logging import EventMemory
 from tandemmq.service.protobuf import as_message
 
 if TYPE_CHECKING:
-    from tandemmq.broker.client_api.client_api import ClientApi
+    from tandemmq.broker.parts import BrokerParts
 
 log = structlog.get_logger(__name__)
 
@@ -76,34 +75,26 @@ ResendDeadLetters: TypeAlias = Callable[[str, Sequence[int], bool], Awaitable[li
     )
 )
 class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperationsServiceServicer):
-    """Answers for one broker. `refusal` says why it is not its group's master now; None: it is, and serves."""
+    """Answers for one broker."""
 
     def __init__(
         self,
+        parts: BrokerParts,
         *,
-        sessions: ClientSessions,
         changes: GroupChanges,
         settings: RuntimeSettings,
         events: EventMemory,
         resend_dead_letters: ResendDeadLetters,
         kept_tails: KeptTails,
-        client_api: ClientApi,
-        process_start_ms: int,
-        refusal: Callable[[], str | None],
-        clock: Clock,
     ) -> None:
-        self._sessions = sessions
+        self._parts = parts
         self._changes = changes
         self._settings = settings
         self._events = events
         self._resend_dead_letters = resend_dead_letters
         self._kept_tails = kept_tails
-        self._transactions = client_api.transactions
-        self._lite = client_api.lite
-        self._commands = client_api.commands
-        self._process_start_ms = process_start_ms
-        self._refusal = refusal
-        self._clock = clock
+        self._transactions = parts.client_api.transactions
+        self._lite = parts.client_api.lite
 
     # Clients
 
@@ -111,13 +102,13 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         limit = _limit(request.limit, default=_CLIENTS, maximum=_CLIENTS_MAX)
         matching = [
             session
-            for session in reversed(self._sessions.all())
+            for session in reversed(self._parts.sessions.all())
             if (not request.group or session.group == request.group)
             and (not request.topic or request.topic in session.subscriptions)
         ]
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._parts.clock.monotonic_ms()
         answer = pb.ListClientsResponse(total_count=len(matching))
-        turn = TurnLimit(self._clock)
+        turn = TurnLimit(self._parts.clock)
         topics_left = _CLIENT_TOPICS_MAX
         for session in matching[:limit]:
             topics_left -= len(session.subscriptions)
@@ -190,7 +181,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
                 grpc.StatusCode.FAILED_PRECONDITION, f"topic: {request.topic} is no topic of the type LITE here"
             )
         answer = pb.ListLiteTopicsResponse(total_count=len(names))
-        turn = TurnLimit(self._clock)
+        turn = TurnLimit(self._parts.clock)
         for name in nsmallest(limit, names):
             standing = self._lite.standing(request.topic, name)
             if standing is None:
@@ -221,7 +212,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         ]
         matching.sort(key=lambda pair: pair[0].queue_offset)
         answer = pb.ListTransactionsResponse(total_count=len(matching))
-        turn = TurnLimit(self._clock)
+        turn = TurnLimit(self._parts.clock)
         for half, transaction_id in matching[:limit]:
             answer.transactions.append(self._transaction_view(half, transaction_id))
             if turn.is_reached:
@@ -285,7 +276,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     # Clients' streams
 
     async def CommandClient(self, request: pb.CommandClientRequest, context: Context) -> pb.CommandClientResponse:
-        commands, client_id = self._commands, request.client_id
+        commands, client_id = self._parts.client_api.commands, request.client_id
         if request.command == pb.CLIENT_COMMAND_PRINT_STACK:
             reply = await commands.print_stack(client_id)
         elif request.command == pb.CLIENT_COMMAND_VERIFY_MESSAGE:
@@ -360,7 +351,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         limit = _limit(request.limit, default=_EVENTS, maximum=_EVENTS_MAX)
         answer = pb.ListEventsResponse(last_sequence=self._events.last_sequence)
-        answer.process_start_time.FromMilliseconds(self._process_start_ms)
+        answer.process_start_time.FromMilliseconds(self._parts.incarnation)
         for event in self._events.events_after(request.after_sequence, limit):
             view = answer.events.add(
                 sequence=event.sequence, level=event.level, event=event.event, fields=dict(event.fields)
@@ -375,7 +366,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             raise Refused(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
 
     def _masters_only(self) -> None:
-        refusal = self._refusal()
+        refusal = self._parts.refusal
         if refusal is not None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
 

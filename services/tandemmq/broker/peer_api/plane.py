@@ -10,10 +10,9 @@ from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.kept_tails import KeptTails
 from tandemmq.broker.peer_api.admin import AdminServicer, BrokerAccessServicer
+from tandemmq.broker.peer_api.lookups import MessageQueryServicer, TraceServicer
 from tandemmq.broker.peer_api.members import FailoverServicer, MetadataServicer, ReplicaServicer
-from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
-from tandemmq.broker.peer_api.traces import TraceServicer
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.broker.runtime_settings import RuntimeSettings
@@ -99,7 +98,7 @@ def serve_metadata_plane(
     )
     broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(
         BrokerOperationsServicer(
-            sessions=parts.sessions,
+            parts,
             changes=changes,
             settings=settings,
             events=events,
@@ -107,10 +106,6 @@ def serve_metadata_plane(
             kept_tails=KeptTails(
                 disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
             ),
-            client_api=parts.client_api,
-            process_start_ms=parts.incarnation,
-            refusal=lambda: parts.refusal,
-            clock=parts.clock,
         ),
         aio_server,
     )

@@ -165,7 +165,6 @@ class SlaveRole:
 
     @property
     def lag_bytes(self) -> int:
-        """How far the master's log is ahead of ours."""
         return self.follower.lag_bytes
 
     def slaves(self) -> Sequence[SlaveView]:

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,10 +19,7 @@ from tandemmq.service.event_loop import SystemClock
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerState
     from tandemmq.admin.operations.operations import Operations
-    from tandemmq.client import (
-        ReceivedMessage,
-        SendReceipt,
-    )
+    from tandemmq.client import Producer, ReceivedMessage, SimpleConsumer
     from tandemmq.core.clock import Clock
 
 
@@ -33,28 +30,6 @@ _BATCH_MESSAGES: Final = 32
 _AWAIT_MS: Final = 5_000
 _LEASE_MS: Final = 30_000
 _RETRY_PAUSE_S: Final = 0.2
-
-
-class Sender(Protocol):
-    """What is asked of a producer: `tandemmq.client.Producer` has it."""
-
-    async def send(self, topic: str, body: bytes) -> SendReceipt:
-        """Stores one message. Raises ClientError."""
-        ...
-
-
-class Receiver(Protocol):
-    """What is asked of a consumer: `tandemmq.client.SimpleConsumer` has it."""
-
-    async def receive(
-        self, max_messages: int = ..., *, invisible_ms: int = ..., await_ms: int | None = ...
-    ) -> list[ReceivedMessage]:
-        """Up to `max_messages`, leased; [] when none came in time. Raises ClientError."""
-        ...
-
-    async def ack(self, message: ReceivedMessage) -> None:
-        """Ends the lease for good. Raises ClientError."""
-        ...
 
 
 @dataclass(slots=True)
@@ -84,7 +59,7 @@ def smoke_bodies(run: str, count: int) -> list[bytes]:
     return [f"{run} {number} {'.' * (number % 100)}".encode() for number in range(count)]
 
 
-async def send_all(sender: Sender, topic: str, bodies: list[bytes], count: SmokeCount, clock: Clock) -> None:
+async def send_all(sender: Producer, topic: str, bodies: list[bytes], count: SmokeCount, clock: Clock) -> None:
     """Sends all at once, within the producer's own limit, each until it is stored: the caller has the limit of time.
 
     BrokerRefused, inside a group, when trying again cannot help.
@@ -117,7 +92,13 @@ async def send_all(sender: Sender, topic: str, bodies: list[bytes], count: Smoke
 
 
 async def receive_and_compare(
-    receiver: Receiver, run: str, bodies: list[bytes], count: SmokeCount, *, parallel: int, done: Callable[[], bool]
+    receiver: SimpleConsumer,
+    run: str,
+    bodies: list[bytes],
+    count: SmokeCount,
+    *,
+    parallel: int,
+    done: Callable[[], bool],
 ) -> None:
     """Receives on `parallel` calls until `done()`. What is foreign is acknowledged and forgotten."""
     from tandemmq.client import ClientError

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -23,14 +23,12 @@ from tandemmq.cli.output import text_console
 from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
+    from io import BufferedIOBase
+
     from rich.console import Console
 
     from tandemmq.admin.operations.operations import Operations
-    from tandemmq.client import (
-        ReceivedMessage,
-        SendReceipt,
-        SimpleConsumer,
-    )
+    from tandemmq.client import Producer, ReceivedMessage, SimpleConsumer
 
 
 # Receives messages as lines: written first, acknowledged afterwards, so that a crash repeats rather than loses.
@@ -45,18 +43,6 @@ _LEASE_MS: Final = 30_000
 _RETRY_PAUSE_S: Final = 0.5
 # A change of master is over by then.
 _TOLD_AFTER_S: Final = 3.0
-
-
-class Receiver(Protocol):
-    """What is asked of a consumer: `tandemmq.client.SimpleConsumer` has it."""
-
-    async def receive(self, max_messages: int, *, invisible_ms: int, await_ms: int | None) -> list[ReceivedMessage]:
-        """Up to `max_messages`, leased; [] when none came in time. Raises ClientError."""
-        ...
-
-    async def ack(self, message: ReceivedMessage) -> None:
-        """Ends the lease for good. Raises ClientError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +70,7 @@ class ConsumeCount:
 
 
 async def consume_lines(
-    receiver: Receiver,
+    receiver: SimpleConsumer | _Rejecting,
     options: ConsumeOptions,
     count: ConsumeCount,
     *,
@@ -111,7 +97,7 @@ class _Consumption:
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: SimpleConsumer | _Rejecting,
         options: ConsumeOptions,
         count: ConsumeCount,
         write: Callable[[bytes], object],
@@ -206,7 +192,7 @@ class _Consumption:
             self._stop.set()
 
 
-async def _acknowledge(receiver: Receiver, message: ReceivedMessage, count: ConsumeCount) -> None:
+async def _acknowledge(receiver: SimpleConsumer | _Rejecting, message: ReceivedMessage, count: ConsumeCount) -> None:
     from tandemmq.client import ClientError
 
     try:
@@ -227,15 +213,7 @@ _CHUNKS_AHEAD: Final = 4
 _LINE_LIMIT_BYTES: Final = 128 << 20
 
 
-class ByteSource(Protocol):
-    """What is read from: `sys.stdin.buffer` has it."""
-
-    def read1(self, size: int, /) -> bytes:
-        """At most `size` bytes as soon as there are some; empty at the end."""
-        ...
-
-
-async def read_lines(source: ByteSource) -> AsyncIterator[bytes]:
+async def read_lines(source: BufferedIOBase) -> AsyncIterator[bytes]:
     """Lines without their end, as soon as they come. The last one may lack its end.
 
     CommandError when a line is longer than any broker takes, or the source cannot be read.
@@ -310,22 +288,6 @@ def line_key(line: bytes, field: str) -> str | None:
 _SHOWN_FAILURES: Final = 10
 
 
-class Sender(Protocol):
-    """What is asked of a producer: `tandemmq.client.Producer` has it."""
-
-    async def send(self, topic: str, body: bytes, *, tag: str | None, keys: list[str]) -> SendReceipt:
-        """Stores one message or raises ClientError."""
-        ...
-
-
-class LineSink(Protocol):
-    """Takes the lines that were not acknowledged: a file opened for writing bytes has it."""
-
-    def write(self, data: bytes, /) -> int:
-        """Takes all of `data`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LineOptions:
     """How lines become messages."""
@@ -364,9 +326,15 @@ class ProduceCount:
 
 
 async def produce_lines(
-    sender: Sender, lines: AsyncIterator[bytes], options: LineOptions, count: ProduceCount, *, failed: LineSink | None
+    sender: Producer,
+    lines: AsyncIterator[bytes],
+    options: LineOptions,
+    count: ProduceCount,
+    *,
+    failed: Callable[[bytes], object] | None,
 ) -> None:
-    """Sends every line and updates `count` as it goes. With an `inflight` of 1 lines are stored in their order."""
+    """Sends every line and updates `count` as it goes; `failed` takes those that were not acknowledged. With an
+    `inflight` of 1 lines are stored in their order."""
     from tandemmq.client import BrokerRefused, ClientError
 
     work: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(options.inflight)
@@ -383,7 +351,7 @@ async def produce_lines(
                 if len(count.failures) < _SHOWN_FAILURES:
                     count.failures.append(UnacknowledgedLine(number, str(error)))
                 if failed is not None:
-                    failed.write(line + b"\n")
+                    failed(line + b"\n")
             else:
                 count.acknowledged += 1
 
@@ -481,7 +449,7 @@ def produce(
 
 
 @contextlib.contextmanager
-def _kept_lines(path: Path) -> Iterator[LineSink]:
+def _kept_lines(path: Path) -> Iterator[Callable[[bytes], None]]:
     """A new file for the lines that were not acknowledged. CommandError when it cannot be written."""
 
     def failure(error: OSError) -> CommandError:
@@ -491,15 +459,13 @@ def _kept_lines(path: Path) -> Iterator[LineSink]:
             remedy="name another file with --unacknowledged",
         )
 
-    class Sink:
-        def write(self, data: bytes, /) -> int:
-            try:
-                written = file.write(data)
-                # Now: what is wrong with the disk may be wrong with the brokers', too.
-                file.flush()
-            except OSError as error:
-                raise failure(error) from error
-            return written
+    def write(data: bytes) -> None:
+        try:
+            file.write(data)
+            # Now: what is wrong with the disk may be wrong with the brokers', too.
+            file.flush()
+        except OSError as error:
+            raise failure(error) from error
 
     try:
         if path.exists() and os.path.samestat(path.stat(), os.fstat(0)):
@@ -511,7 +477,7 @@ def _kept_lines(path: Path) -> Iterator[LineSink]:
     except OSError as error:
         raise failure(error) from error
     try:
-        yield Sink()
+        yield write
     finally:
         # All was flushed, or told that it could not be.
         with contextlib.suppress(OSError):
@@ -574,7 +540,12 @@ def consume(
 
 
 async def _produce(
-    connection: ClusterConnection, options: LineOptions, source: ByteSource, failed: LineSink | None, *, rate: float
+    connection: ClusterConnection,
+    options: LineOptions,
+    source: BufferedIOBase,
+    failed: Callable[[bytes], object] | None,
+    *,
+    rate: float,
 ) -> ProduceCount:
     from tandemmq.client import ClientOptions, Producer
     from tandemmq.service.settings import stop_requested

@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from tandemmq.cli.ending import Refused, one_line
 from tandemmq.cli.options import complete_group, complete_topic
 from tandemmq.cli.output import OutputFormat, emit
-
-if TYPE_CHECKING:
-    pass
 
 
 class TrueFalse(StrEnum):

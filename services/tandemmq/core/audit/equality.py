@@ -616,12 +616,4 @@ def _segments(store: ReplicaStore, *, of_files: bool = True) -> list[tuple[str, 
 
 
 def _of_file(kind: FindingKind, facts: ReplicaFacts, name: str, detail: str) -> Finding:
-    return Finding(
-        kind=kind,
-        group=facts.group,
-        verdict=Verdict.OWN_EVIDENCE,
-        detail=detail,
-        broker_id=facts.broker_id,
-        messages=0,
-        file=f"commitlog/{name}",
-    )
+    return Finding.of(facts, kind, detail, messages=0, file=f"commitlog/{name}")

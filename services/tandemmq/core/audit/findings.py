@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from tandemmq.core.audit.replica_store import ReplicaFacts
 
 
 class Severity(StrEnum):
@@ -396,6 +399,19 @@ class Finding:
     leads_to: int | None = None
     """Where an index entry leads, if no record of its key lies there; or where a file of the log belongs that has
     another name."""
+
+    @classmethod
+    def of(
+        cls,
+        facts: ReplicaFacts,
+        kind: FindingKind,
+        detail: str,
+        *,
+        verdict: Verdict = Verdict.OWN_EVIDENCE,
+        **where: Any,
+    ) -> Self:
+        """Of that replica; `where` are the other fields by name."""
+        return cls(kind, facts.group, verdict, detail, facts.broker_id, **where)
 
     @property
     def severity(self) -> Severity:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore, StoreEntry
@@ -340,24 +340,20 @@ class IndexCheck:
             hashed, offset, _, before = entry.tolist()
             if (hashed, offset) == (0, 0):
                 continue
-            finding = Finding(
-                kind=FindingKind.INDEX_ENTRY_WRONG,
-                group=self._store.facts.group,
-                verdict=Verdict.OWN_EVIDENCE,
-                detail=f"entry {number} of hash {hashed} leads on to entry {before}, none of its slot before it",
-                broker_id=self._store.facts.broker_id,
+            finding = Finding.of(
+                self._store.facts,
+                FindingKind.INDEX_ENTRY_WRONG,
+                f"entry {number} of hash {hashed} leads on to entry {before}, none of its slot before it",
                 file=file.path,
             )
             in_range = self._store.facts.min_offset <= offset < self._store.facts.end_offset
             yield describe(finding, _record(self._store, offset)) if in_range else finding
 
     def _wrong_header(self, file: IndexFile) -> Finding:
-        return Finding(
-            kind=FindingKind.INDEX_ENTRY_WRONG,
-            group=self._store.facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=f"the header is wrong: {file.problem}",
-            broker_id=self._store.facts.broker_id,
+        return Finding.of(
+            self._store.facts,
+            FindingKind.INDEX_ENTRY_WRONG,
+            f"the header is wrong: {file.problem}",
             messages=0,
             file=file.path,
         )
@@ -474,13 +470,11 @@ class IndexCheck:
             told = (
                 f"properties: {names} of {file.path} were made of other keys, of hashes {', '.join(map(str, hashes))}"
             )
-        finding = Finding(
-            kind=FindingKind.FIELD_DIFFERS,
-            group=facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=f"{told}; a search comes there, so that it is the record that was changed",
+        finding = Finding.of(
+            facts,
+            FindingKind.FIELD_DIFFERS,
+            f"{told}; a search comes there, so that it is the record that was changed",
             cause=Cause.OTHER_RECORD,
-            broker_id=facts.broker_id,
             file=self._store.segment_path(int(columns.offsets[row])),
         )
         return describe(finding, self._name(columns, row))
@@ -521,12 +515,10 @@ class IndexCheck:
         for run in np.split(rows, np.flatnonzero(np.diff(places) != 1) + 1):
             first, last = int(run[0]), int(run[-1])
             lacking = int(is_missing[columns.index_records == first].sum())
-            finding = Finding(
-                kind=FindingKind.INDEX_ENTRY_MISSING,
-                group=facts.group,
-                verdict=Verdict.OWN_EVIDENCE,
-                detail=f"{lacking} of its keys {'lead' if lacking > 1 else 'leads'} to no entry",
-                broker_id=facts.broker_id,
+            finding = Finding.of(
+                facts,
+                FindingKind.INDEX_ENTRY_MISSING,
+                f"{lacking} of its keys {'lead' if lacking > 1 else 'leads'} to no entry",
                 messages=len(run),
                 file=next(
                     file.path for file in self._files if file.begin_offset <= columns.offsets[first] <= file.end_offset
@@ -540,15 +532,11 @@ class IndexCheck:
     ) -> Finding:
         facts = self._store.facts
         hashed, offset, seconds, previous = entry.tolist()
-        finding = Finding(
-            kind=FindingKind.INDEX_ENTRY_WRONG,
-            group=facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=(
-                f"entry {number} says hash {hashed}, offset {offset}, {seconds} s, previous {previous}: "
-                "no record there has such a key and time"
-            ),
-            broker_id=facts.broker_id,
+        finding = Finding.of(
+            facts,
+            FindingKind.INDEX_ENTRY_WRONG,
+            f"entry {number} says hash {hashed}, offset {offset}, {seconds} s, previous {previous}: "
+            "no record there has such a key and time",
             file=file.path,
             leads_to=offset,
         )
@@ -602,12 +590,10 @@ class IndexCheck:
             in_range = facts.min_offset <= offset < facts.end_offset
             if (hashed, offset) == (0, 0) or not in_range or self._is_entered_again(file, number, entry, is_led_to):
                 continue  # Never written, wrong anyway, or there once more: a killed process leaves such entries.
-            finding = Finding(
-                kind=FindingKind.INDEX_ENTRY_WRONG,
-                group=facts.group,
-                verdict=Verdict.OWN_EVIDENCE,
-                detail=f"no search comes to entry {number} of hash {hashed}: neither its slot nor an entry leads to it",
-                broker_id=facts.broker_id,
+            finding = Finding.of(
+                facts,
+                FindingKind.INDEX_ENTRY_WRONG,
+                f"no search comes to entry {number} of hash {hashed}: neither its slot nor an entry leads to it",
                 file=file.path,
             )
             limit = min(self._store.segment_end(offset), facts.end_offset, offset + (1 << 20))

@@ -240,13 +240,11 @@ class QueueCheck:
         there. Its entry follows from that."""
         facts = self._store.facts
         self._misnumbered.add(offset)
-        finding = Finding(
-            kind=FindingKind.FIELD_DIFFERS,
-            group=facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=f"queueOffset is {found} {due}: the records before and behind it say so",
+        finding = Finding.of(
+            facts,
+            FindingKind.FIELD_DIFFERS,
+            f"queueOffset is {found} {due}: the records before and behind it say so",
             cause=Cause.QUEUE_OFFSET,
-            broker_id=facts.broker_id,
             file=self._store.segment_path(offset),
         )
         limit = min(self._store.segment_end(offset), facts.end_offset)
@@ -335,16 +333,12 @@ class QueueCheck:
         count = int(columns.queue_offsets[last] - columns.queue_offsets[first]) + 1
         held, held_size, held_tags = entry.tolist()
         due = f"offset {offset}, size {size}, tags code {int(columns.tags_codes[first])}"
-        finding = Finding(
-            kind=FindingKind.QUEUE_ENTRY_MISSING if is_missing else FindingKind.QUEUE_ENTRY_WRONG,
-            group=store.facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=(
-                f"no entry where the CommitLog has {due}"
-                if is_missing
-                else f"the entry says offset {held}, size {held_size}, tags code {held_tags}; the CommitLog has {due}"
-            ),
-            broker_id=store.facts.broker_id,
+        finding = Finding.of(
+            store.facts,
+            FindingKind.QUEUE_ENTRY_MISSING if is_missing else FindingKind.QUEUE_ENTRY_WRONG,
+            f"no entry where the CommitLog has {due}"
+            if is_missing
+            else f"the entry says offset {held}, size {held_size}, tags code {held_tags}; the CommitLog has {due}",
             topic=topic,
             queue_id=queue_id,
             queue_offset=int(columns.queue_offsets[first]),
@@ -425,14 +419,12 @@ class QueueCheck:
     def _second_record(self, columns: RecordColumns, row: int, entry: np.void) -> Finding:
         facts = self._store.facts
         offset = int(columns.offsets[row])
-        finding = Finding(
-            kind=FindingKind.FIELD_DIFFERS,
-            group=facts.group,
-            verdict=Verdict.OWN_EVIDENCE,
-            detail=f"its place in the queue is that of the record at {int(entry['offset'])}, to which the entry leads: "
+        finding = Finding.of(
+            facts,
+            FindingKind.FIELD_DIFFERS,
+            f"its place in the queue is that of the record at {int(entry['offset'])}, to which the entry leads: "
             "topic, queueId, queueOffset or sysFlag was changed",
             cause=Cause.OTHER_RECORD,
-            broker_id=facts.broker_id,
             file=self._store.segment_path(offset),
         )
         return describe(finding, self._name(offset, int(columns.sizes[row])))
@@ -534,14 +526,12 @@ def other_queue_finding(store: ReplicaStore, name: RecordName, topic: str, queue
     change = f"topic is {name.topic} instead of {topic}" if name.topic != topic else ""
     if name.queue_id != queue_id:
         change += f"{', ' if change else ''}queueId is {name.queue_id} instead of {queue_id}"
-    finding = Finding(
-        kind=FindingKind.FIELD_DIFFERS,
-        group=store.facts.group,
-        verdict=Verdict.OWN_EVIDENCE,
-        detail=f"{change}: entry {name.queue_offset} of the ConsumeQueue of {topic}, queue {queue_id}, leads to it, "
+    finding = Finding.of(
+        store.facts,
+        FindingKind.FIELD_DIFFERS,
+        f"{change}: entry {name.queue_offset} of the ConsumeQueue of {topic}, queue {queue_id}, leads to it, "
         "and that queue has no other record there",
         cause=Cause.OTHER_RECORD,
-        broker_id=store.facts.broker_id,
         file=store.segment_path(name.start_offset),
     )
     return describe(finding, name)

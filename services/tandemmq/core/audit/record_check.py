@@ -121,12 +121,11 @@ class DamageReport:
 
     def _new(self, kind: FindingKind, start: int, end: int, detail: str, *, messages: int = 1) -> Finding:
         facts = self._store.facts
-        return Finding(
-            kind=kind,
-            group=facts.group,
+        return Finding.of(
+            facts,
+            kind,
+            detail,
             verdict=Verdict.CHECKSUM if kind is FindingKind.BODY_CRC else Verdict.OWN_EVIDENCE,
-            detail=detail,
-            broker_id=facts.broker_id,
             start_offset=start,
             end_offset=end,
             messages=messages,

@@ -387,19 +387,6 @@ def encode_record(
     return RecordEncoder(store_host).encode(message, queue_offset, physical_offset, store_timestamp_ms)
 
 
-def record_size(message: OutgoingMessage, store_host: Host) -> int:
-    """Bytes that encode_record would return."""
-    host_bytes = len(message.born_host.address) + len(store_host.address)
-    return (
-        WHOLE_HEADS[0].size
-        + (host_bytes - 2 * _IPV4_BYTES)
-        + len(message.body)
-        + len(_topic_part(message.topic)[1])
-        + _LENGTH_BYTES
-        + len(message.properties)
-    )
-
-
 def _topic_part(topic: str) -> tuple[bytes, bytes]:
     """The magic that goes with a topic, and the topic behind its length; remembered."""
     encoded = topic.encode()

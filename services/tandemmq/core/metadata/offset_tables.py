@@ -321,7 +321,6 @@ class ConsumerOffsetTable:
         return known[1]
 
     def copied(self) -> Self:
-        """The table as it is now, to be printed in a thread."""
         copy = type(self)()
         copy._offsets = {subscription: dict(queues) for subscription, queues in self._offsets.items()}
         copy._resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
@@ -523,7 +522,6 @@ class DelayOffsetTable:
         return write_java_json({"dataVersion": self._version.to_fields(), "offsetTable": self._offsets})
 
     def copied(self) -> Self:
-        """The table as it is now, to be printed in a thread."""
         copy = type(self)()
         copy._offsets, copy._version = dict(self._offsets), self._version
         return copy

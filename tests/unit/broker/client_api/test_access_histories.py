@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.fake_call import FakeCall
+from support.guarded_api import UNAUTHORIZED, WANTED, GuardedBroker, consumer_settings, producer_settings, request_of
 from tandemmq.core.access.signature import DATE_WINDOW_MS, sign
 from tandemmq.core.access.users_and_policies import (
     Decision,
@@ -29,8 +30,6 @@ from tandemmq.core.access.users_and_policies import (
     source_ips_of,
 )
 from tandemmq.core.metadata.metadata_store import MetadataFile
-
-from .test_access import UNAUTHORIZED, WANTED, GuardedBroker, consumer_settings, producer_settings, request_of
 
 USERS = ["ann", "bob"]
 SECRETS = ["a first secret", "a second one"]

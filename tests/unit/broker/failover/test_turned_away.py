@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +24,7 @@ class _Member:
         self.told: list[bool] = []
         self.now_ms = 0
         self.version = 0
-        self.away = TurnedAway(self, lease_ms=LEASE_MS, now_ms=lambda: self.now_ms)
+        self.away = TurnedAway(cast("Any", self), lease_ms=LEASE_MS, now_ms=lambda: self.now_ms)
 
     def turn_clients_away(self, *, is_on: bool) -> None:
         self.told.append(is_on)
@@ -33,7 +34,7 @@ class _Member:
         self.now_ms += ms
         self.version += renews
         self.away.look_as_member(
-            role, version=str(self.version), is_authority_away=authority_away, is_lease_over=not renews
+            cast("Any", role), version=str(self.version), is_authority_away=authority_away, is_lease_over=not renews
         )
         return self.away.is_on
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -49,20 +50,22 @@ class Edge:
         self.assembly = BrokerAssembly(clock=self.broker.clock, timers=ManualTime())
         self.assembly.add_topic(TOPIC, message_type="TRANSACTION")
         self.events = EventMemory()
-        self.refusal: str | None = None
         self.resent: list[tuple[str, list[int], bool]] = []
         settings = load_settings(BrokerSettings, environ={}, overrides=())
-        self.servicer = BrokerOperationsServicer(
+        self.parts = SimpleNamespace(
             sessions=self.broker.sessions,
+            client_api=self.assembly.api,
+            incarnation=1_700_000_000_000,
+            refusal=None,
+            clock=self.broker.clock,
+        )
+        self.servicer = BrokerOperationsServicer(
+            cast("Any", self.parts),
             changes=self.broker.changes,
             settings=RuntimeSettings(settings, dict),
             events=self.events,
             resend_dead_letters=self._resend,
             kept_tails=cast("Any", None),
-            client_api=self.assembly.api,
-            process_start_ms=1_700_000_000_000,
-            refusal=lambda: self.refusal,
-            clock=self.broker.clock,
         )
 
     async def _resend(self, group: str, offsets: Sequence[int], dry_run: bool) -> list[pb.ResentDeadLetter]:
@@ -122,7 +125,7 @@ async def test_what_clients_say_of_themselves_is_bounded() -> None:
 
 async def test_a_broker_that_does_not_serve_changes_nothing_but_tells() -> None:
     edge = Edge()
-    edge.refusal = "this broker is a slave"
+    edge.parts.refusal = "this broker is a slave"
     for method, request in (
         ("DeleteSubscriptionGroup", pb.DeleteSubscriptionGroupRequest(group="G")),
         ("ResetOffsets", pb.ResetOffsetsRequest(group="G", topic="T", latest=True)),
@@ -172,7 +175,7 @@ async def test_a_broker_that_begins_to_leave_during_the_search_resets_nothing(
 
     async def moves(*arguments: Any) -> Any:
         found = await looked(*arguments)
-        edge.refusal = "the broker is draining"
+        edge.parts.refusal = "the broker is draining"
         return found
 
     monkeypatch.setattr(edge.broker.changes, "moves", moves)
@@ -291,7 +294,7 @@ async def test_what_ends_no_transaction_is_refused() -> None:
     assert (await edge.refused("ResolveTransaction", unclear))[0] is grpc.StatusCode.INVALID_ARGUMENT
     nonsense = pb.ResolveTransactionRequest(transaction_id="x", end=pb.TRANSACTION_END_COMMIT)
     assert (await edge.refused("ResolveTransaction", nonsense))[0] is grpc.StatusCode.INVALID_ARGUMENT
-    edge.refusal = "a slave"
+    edge.parts.refusal = "a slave"
     for method, request in (
         ("ListTransactions", pb.ListTransactionsRequest()),
         ("ResolveTransaction", unclear),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -96,7 +97,7 @@ async def _lines(*lines: bytes) -> AsyncIterator[bytes]:
         yield line
 
 
-async def _consume(receiver: _Receiver, options: ConsumeOptions) -> tuple[ConsumeCount, bytes]:
+async def _consume(receiver: Any, options: ConsumeOptions) -> tuple[ConsumeCount, bytes]:
     count, out = ConsumeCount(), io.BytesIO()
     await consume_lines(receiver, options, count, write=out.write, stop=asyncio.Event())
     return count, out.getvalue()
@@ -104,7 +105,7 @@ async def _consume(receiver: _Receiver, options: ConsumeOptions) -> tuple[Consum
 
 async def test_every_line_is_acknowledged_failed_or_empty() -> None:
     sender, count, failed = _Sender(frozenset({b"3"})), ProduceCount(), io.BytesIO()
-    await produce_lines(sender, _lines(b"1", b"2", b"", b"3", b"4"), _OPTIONS, count, failed=failed)
+    await produce_lines(cast("Any", sender), _lines(b"1", b"2", b"", b"3", b"4"), _OPTIONS, count, failed=failed.write)
     assert sorted(sender.sent) == [(b"1", ["1"]), (b"2", ["2"]), (b"4", ["4"])]
     assert (count.acknowledged, count.unacknowledged, count.empty) == (3, 1, 1)
     assert count.failures == [UnacknowledgedLine(4, "no broker took it")]
@@ -175,7 +176,9 @@ async def test_refusal_that_may_pass_is_told_once_when_it_lasts(monkeypatch: pyt
     told: list[str] = []
     options = ConsumeOptions(count=None, idle_timeout_s=0.3)
     receiver = _Receiver([refusal] * 10_000)
-    await consume_lines(receiver, options, ConsumeCount(), write=bytes, stop=asyncio.Event(), tell=told.append)
+    await consume_lines(
+        cast("Any", receiver), options, ConsumeCount(), write=bytes, stop=asyncio.Event(), tell=told.append
+    )
     assert told == [str(refusal)]
 
 
@@ -189,7 +192,7 @@ async def test_lines_that_nobody_reads_are_not_acknowledged_and_end_the_consumer
         out.write(lines)
 
     options = ConsumeOptions(count=None, idle_timeout_s=None)
-    await consume_lines(receiver, options, count, write=write, stop=asyncio.Event())
+    await consume_lines(cast("Any", receiver), options, count, write=write, stop=asyncio.Event())
     assert count.output_closed
     assert len(receiver.acknowledged) == count.received == 1
 
@@ -200,7 +203,7 @@ async def test_line_that_no_broker_will_ever_take_is_counted_as_refused() -> Non
     for failure, refused in ((refusal, 1), (busy, 0), (ClientError("no broker took it"), 0)):
         count = ProduceCount()
         sender = _Sender(frozenset({b"1"}), failure)
-        await produce_lines(sender, _lines(b"1"), _OPTIONS, count, failed=None)
+        await produce_lines(cast("Any", sender), _lines(b"1"), _OPTIONS, count, failed=None)
         assert (count.unacknowledged, count.refused) == (1, refused)
 
 

@@ -14,7 +14,8 @@ from support.audit_stores import copy_group, open_group
 from support.replica_folders import open_replica
 from support.store_damage import write_at
 from support.store_samples import STORE as JAVA_STORE
-from tandemmq.core.audit.derived_files import DerivedFacts, check_derived_files, compare_derived_files, joined_spans
+from tandemmq.core.audit.derived_facts import DerivedFacts, compare_derived_files, joined_spans
+from tandemmq.core.audit.derived_files import check_derived_files
 from tandemmq.core.audit.findings import Finding, FindingKind
 from tandemmq.core.audit.record_check import check_records
 from tandemmq.core.audit.record_columns import read_name
