@@ -4,13 +4,13 @@
     python tools/run_tests.py --report contract contract/client_api   # some folders: build/contract.json
     python tools/run_tests.py --compiled                                 # only against the C extensions of images
 
-Everything is a list of steps, and three of them run side by side, for two cores: what mostly waits goes first, and what
-computes beside it is nice to it. A step's output comes when it has ended. Named folders run one after the other and
-show what they do. Each folder is one pytest run of its own. What has compiled modules runs once, compiled: unit tests
-of such rooms, contract, attack and simulation; they run plain when they are named, and so do the processes of
-integration tests. Tests marked `plain` exchange a method, which an extension does not allow: they run plain alone.
-What computes has its files in memory where there is room: a sync waits for no disk there, and whether a disk keeps what
-was synced no test can see.
+Everything is a list of steps, and four of them run side by side, for two cores: two that compute, so that no core is
+idle, and two that mostly wait, to which the others are nice. A step's output comes when it has ended. Named folders run
+one after the other and show what they do. Each folder is one pytest run of its own. What has compiled modules runs
+once, compiled: unit tests of such rooms, contract, attack and simulation; they run plain when they are named, and so do
+the processes of integration tests. Tests marked `plain` exchange a method, which an extension does not allow: they run
+plain alone. What computes has its files in memory where there is room: a sync waits for no disk there, and whether a
+disk keeps what was synced no test can see.
 Of what chance draws each run has a few cases; SIM_SEEDS and DRAWN_SEEDS in the environment ask for more.
 The last line is the sum in the form `N passed, N failed`.
 """
@@ -36,7 +36,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = ROOT / "build"
-LANES: Final = 3
+# By whether their steps mostly wait.
+LANES: Final = {True: 2, False: 2}
 # A file system without a disk. A test's folder goes with the test, or with its step if the test has failed.
 MEMORY: Final = Path("/dev/shm")
 _MEMORY_BYTES_MIN: Final = 4 << 30
@@ -88,9 +89,10 @@ def _run_compiled(folder: str) -> tuple[str, ...]:
 
 # The longest first: at the end every lane is to have something.
 PLAIN_STEPS: Final = (
-    Step("integration", ("-n", "3", "--dist", "loadfile"), waits=True),
-    *TARGET_STEPS,
+    Step("integration", ("-n", "4", "--dist", "loadfile"), waits=True),
+    TARGET_STEPS[0],
     Step("unit", sum((_ignored(folder, _run_compiled(folder)) for folder in COMPILED_UNITS), ()), whole=False),
+    *TARGET_STEPS[1:],
     Step("chart"),
     Step("unit/broker", ("-m", "plain"), whole=False),
     Step("simulation", ("-m", "plain"), whole=False),
@@ -138,17 +140,18 @@ class Outcome:
 
 
 class Queue:
-    """Steps for the lanes: first what waits, then in their order, but for those that wait for the compiler."""
+    """Steps for the lanes, in their order, but for those that wait for the compiler."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.outcomes: list[Outcome] = []
-        self._waiting = sorted(steps, key=lambda step: not step.waits)
+        self._waiting = list(steps)
         self._compiler_works = any(step.name == COMPILING for step in steps)
         self._changed = threading.Condition()
 
-    def work(self) -> None:
-        """One lane: takes step after step, until there is none or one has failed."""
-        while (step := self._next()) is not None:
+    def work(self, *, waits: bool) -> None:
+        """One lane: takes step after step of those that wait, or of the others, until there is none or one has
+        failed."""
+        while (step := self._next(waits)) is not None:
             log = BUILD / f"test-{step.key}.log"
             print(f"== {step.key} begins", flush=True)
             with log.open("wb") as output:
@@ -163,16 +166,17 @@ class Queue:
                 self._compiler_works = self._compiler_works and step.name != COMPILING
                 self._changed.notify_all()
 
-    def _next(self) -> Step | None:
+    def _next(self, waits: bool) -> Step | None:
         with self._changed:
             while True:
                 if not all(outcome.holds for outcome in self.outcomes):
                     return None
-                for step in self._waiting:
+                own = [step for step in self._waiting if step.waits == waits]
+                for step in own:
                     if not (step.compiled and self._compiler_works):
                         self._waiting.remove(step)
                         return step
-                if not self._waiting:
+                if not own:
                     return None
                 self._changed.wait()
 
@@ -253,8 +257,8 @@ def main() -> int:
     else:
         steps = [TARGET_STEPS[0], *COMPILED_STEPS] if arguments.compiled else [*PLAIN_STEPS, *COMPILED_STEPS]
         queue = Queue(steps)
-        with ThreadPoolExecutor(LANES) as lanes:
-            for lane in [lanes.submit(queue.work) for _ in range(LANES)]:
+        with ThreadPoolExecutor(sum(LANES.values())) as lanes:
+            for lane in [lanes.submit(queue.work, waits=waits) for waits, count in LANES.items() for _ in range(count)]:
                 lane.result()
         outcomes = queue.outcomes
     rows = [row for outcome in outcomes for row in outcome.rows()]

@@ -20,6 +20,8 @@ CHART: Final = ROOT / "charts" / "tandemmq"
 PRESETS: Final = {path.stem: path for path in sorted((ROOT / "deploy" / "helm").glob("*.yaml"))}
 CI_VALUES: Final = {path.stem: path for path in sorted((CHART / "ci").glob("*-values.yaml"))}
 _SCHEMAS: Final = ROOT / "tests" / "chart" / "schemas" / "objects"
+# Programs that run for a fifth of a second need not look for garbage.
+_ENVIRONMENT: Final = os.environ | {"GOGC": "400"}
 # Building helm from its module on a slow machine.
 _TOOL_LIMIT_S: Final = 1_500
 
@@ -99,13 +101,13 @@ def upgrade(api: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`helm template` as of an upgrade, which looks at what the Kubernetes at this address has. Never cached."""
     asking = ["--is-upgrade", "--dry-run=server", "--kube-apiserver", api, "--kubeconfig", os.devnull]
     command = [helm(), "template", "mq", str(CHART), "-n", "ns", "--kube-version", "1.33.0", *asking, *arguments]
-    return run_program(command)
+    return run_program(command, env=_ENVIRONMENT)
 
 
 def conform(text: str) -> str:
     """What kubeconform finds wrong with rendered text, "" if nothing. An object without a schema counts as wrong."""
     location = f"{_SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    done = run_program([_kubeconform(), "-strict", "-schema-location", location, "-"], input=text)
+    done = run_program([_kubeconform(), "-strict", "-schema-location", location, "-"], input=text, env=_ENVIRONMENT)
     return done.stdout + done.stderr if done.returncode else ""
 
 
@@ -130,7 +132,7 @@ def _preset(name: str | None) -> Iterator[str]:
 @functools.cache
 def _template(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [helm(), "template", "mq", str(CHART), "-n", "ns", "--kube-version", "1.33.0", *arguments]
-    return run_program(command)
+    return run_program(command, env=_ENVIRONMENT)
 
 
 @functools.cache

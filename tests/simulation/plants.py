@@ -547,5 +547,5 @@ _STEERING: dict[Plant, dict[str, Any]] = {
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]
 """Those in what only groups that fail over have."""
-STEERED_PLANTS = tuple(_STEERING)
-"""Those whose runs are steered."""
+STEERED_PLANTS = tuple({str((plant in FAILOVER_PLANTS, _STEERING[plant])): plant for plant in _STEERING}.values())
+"""Those whose runs are steered; of two whose runs are the same, one."""

@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 
 from support.running_time import PATIENCE_S
 
-PRELOADED: Final = ("tandemmq.broker.__main__", "tandemmq.nameserver.__main__")
+PRELOADED: Final = ("tandemmq.broker.__main__", "tandemmq.broker.broker", "tandemmq.nameserver.__main__")
 _POLL_S: Final = 0.02
 # The first answer waits for the imports.
 

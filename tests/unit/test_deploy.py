@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic_settings import BaseSettings
+from pydantic import BaseModel
 
 from support.running_time import run_program
 from tandemmq.admin.settings import AdminSettings
@@ -23,7 +23,7 @@ _EXAMPLES = sorted((_DEPLOY / "systemd" / "examples").glob("*.properties"))
 _TOKEN = "correct-horse-battery"
 
 
-def _model(name: str) -> type[BaseSettings]:
+def _model(name: str) -> type[BaseModel]:
     if "admin" in name:
         return AdminSettings
     return NameServerSettings if "name" in name else BrokerSettings

@@ -15,20 +15,22 @@ import os
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
-from tandemmq.broker.broker import Broker
-from tandemmq.broker.client_api.plane import check_access_files, check_tls_files
 from tandemmq.broker.replica_identity import ForeignStore
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
 from tandemmq.core.storage.disk import DiskError, StorageError, StoreLocked
+from tandemmq.http2.errors import TlsMode
+from tandemmq.service.certificates import tls_files_problems
 from tandemmq.service.event_loop import LoopMeter, SystemClock
+from tandemmq.service.extras import absent_packages, install_line
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
@@ -36,6 +38,7 @@ from tandemmq.service.service_tls import check_service_tls, service_tls_of
 from tandemmq.service.settings import (
     EXIT_REFUSED,
     EXIT_TRY_AGAIN,
+    Passing,
     check_folder_writable,
     check_ports_free,
     effective_settings,
@@ -43,6 +46,9 @@ from tandemmq.service.settings import (
     stop_requested,
     use_all_files,
 )
+
+if TYPE_CHECKING:
+    from tandemmq.broker.broker import Broker
 
 _DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
 
@@ -125,12 +131,17 @@ def _stays(error: Exception) -> bool:
 
 
 def check_machine(settings: BrokerSettings) -> list[str]:
-    """What on this machine keeps the broker from starting: taken ports, an unwritable store."""
+    """What on this machine keeps the broker from starting: absent packages, taken ports, an unwritable store."""
     return [
+        # They are imported when it serves.
+        *(
+            f"{package} is not installed, which this program needs; {install_line('broker')}"
+            for package in absent_packages("broker")
+        ),
         *loopback_problems(settings),
         *check_ports_free(settings.bind_address, settings.listen_ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
-        *check_tls_files(settings),
+        *_tls_problems(settings),
         *check_service_tls(
             settings,
             Role.BROKER,
@@ -139,13 +150,39 @@ def check_machine(settings: BrokerSettings) -> list[str]:
             group=settings.broker_name,
             broker_id=settings.broker_id,
         ),
-        *check_access_files(settings),
+        *_access_problems(settings),
     ]
+
+
+def _tls_problems(settings: BrokerSettings) -> list[str]:
+    """What is wrong with the clients' certificate or its key."""
+    if settings.tls_mode is TlsMode.DISABLED:
+        return []
+    return tls_files_problems(settings.tls_cert_path, settings.tls_key_path)
+
+
+def _access_problems(settings: BrokerSettings) -> list[str]:
+    """What is wrong with the key of users' secrets, or the file of the first users."""
+    problems: list[str] = []
+    for key, path, read in (
+        ("authKeyPath", settings.auth_key_path, read_keys),
+        ("authSeedPath", settings.auth_seed_path, read_seeds),
+    ):
+        try:
+            read(path)
+        except OSError as error:
+            problems.append(Passing(f"{key}={path}: {error.strerror or error}; name a file that this process may read"))
+        except ValueError as error:
+            problems.append(f"{key}={path}: {error}")
+    return problems
 
 
 async def _serve(
     settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
 ) -> int:
+    # Half of what there is to import, and nothing that a check or a refusal needs.
+    from tandemmq.broker.broker import Broker
+
     clock = SystemClock()
     with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))

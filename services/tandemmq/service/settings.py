@@ -26,11 +26,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 ENVIRONMENT_PREFIX: Final = "TANDEMMQ_"
 
@@ -41,7 +40,7 @@ _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT
 # Similar enough to be the same word with a slip: one or two letters of a dozen.
 _SLIP_RATIO: Final = 0.85
 
-SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
 class SettingsError(Exception):
@@ -59,31 +58,18 @@ class FormerSetting(NamedTuple):
     remedy: str
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(BaseModel):
     """Base of every service's settings: immutable, closed, and filled by `load_settings` only.
-
-    pydantic-settings would read the environment by itself, by alias and without telling which variable was wrong;
-    `load_settings` does that instead.
 
     RocketMQ's key is the field's name in camelCase (`file_reserved_time`: `fileReservedTime`); the few that are spelled
     otherwise have an `alias`.
     """
 
-    model_config = SettingsConfigDict(alias_generator=to_camel, extra="forbid", populate_by_name=True, frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", populate_by_name=True, frozen=True, validate_default=True
+    )
     former: ClassVar[Mapping[str, FormerSetting]] = MappingProxyType({})
     """By the Python name."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what was passed."""
-        return (init_settings,)
 
 
 # Kinds of values that settings of several services have.
@@ -169,7 +155,7 @@ def changed_settings(settings: SettingsT, values: Mapping[str, str]) -> Settings
         raise SettingsError([line for detail in error.errors() for line in _lines(detail, wanted, keys)]) from error
 
 
-def effective_settings(settings: BaseSettings) -> dict[str, str]:
+def effective_settings(settings: BaseModel) -> dict[str, str]:
     """All settings by RocketMQ's key, for the log line at start. Secrets are masked."""
     return {
         field.alias or name: "***" if isinstance(value := getattr(settings, name), SecretStr) else str(value)
@@ -177,7 +163,7 @@ def effective_settings(settings: BaseSettings) -> dict[str, str]:
     }
 
 
-def secrets_in_arguments(model: type[BaseSettings], overrides: Iterable[str]) -> list[str]:
+def secrets_in_arguments(model: type[BaseModel], overrides: Iterable[str]) -> list[str]:
     """A line for each secret among `key=value` of a command line, which every user of the machine may read."""
     keys = _Keys(model)
     variables = {key: variable for variable, key in keys.by_variable.items()}
@@ -189,7 +175,7 @@ def secrets_in_arguments(model: type[BaseSettings], overrides: Iterable[str]) ->
     ]
 
 
-def json_schema(model: type[BaseSettings]) -> dict[str, Any]:
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     """JSON schema of the settings by RocketMQ's keys. The chart's values are checked against it."""
     return model.model_json_schema(by_alias=True)
 
@@ -280,7 +266,7 @@ _FOLDER_REMEDIES: Final = {
 class _Keys:
     """The names by which a model's fields may be set."""
 
-    def __init__(self, model: type[BaseSettings]) -> None:
+    def __init__(self, model: type[BaseModel]) -> None:
         fields = model.model_fields
         self.fields: dict[str, FieldInfo] = {field.alias or name: field for name, field in fields.items()}
         self._canonical = {key: field.alias or name for name, field in fields.items() for key in (field.alias, name)}
@@ -374,7 +360,7 @@ def _read_environment(environ: Mapping[str, str], keys: _Keys, problems: list[st
 
 
 def _problems_of(
-    model: type[BaseSettings], error: ValidationError, values: Mapping[str, _Value], keys: _Keys
+    model: type[BaseModel], error: ValidationError, values: Mapping[str, _Value], keys: _Keys
 ) -> list[str]:
     """Lines for bad values, and for rules between the good ones.
 

@@ -12,6 +12,9 @@ from typing import Final
 import pytest
 
 from support.running_time import PATIENCE_S
+from tandemmq.broker import __main__ as broker_program
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.service.settings import EXIT_REFUSED, Passing, load_settings
 
 _ROOT: Final = Path(__file__).parents[3]
 _SERVICES: Final = ("nameserver", "broker", "admin", "consistency")
@@ -57,3 +60,39 @@ sys.argv = ["x", "--help"]
     early = set(ended.stderr.split())
     assert {name for name in early if name.partition(".")[0] not in sys.stdlib_module_names} <= _OWN
     assert early.isdisjoint({"argparse", "asyncio", "importlib.metadata", "json", "pathlib"})
+
+
+def test_a_broker_that_is_refused_has_imported_nothing_that_only_one_that_serves_needs() -> None:
+    script = """
+import sys
+sys.argv = ["mqbroker", "--check", "--set", "namesrvAdr=127.0.0.1:9876"]
+from tandemmq.broker.__main__ import main
+try:
+    main()
+finally:
+    print(*sys.modules)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert ended.returncode == EXIT_REFUSED, ended.stderr
+    assert {"numpy", "tandemmq.broker.broker"}.isdisjoint(ended.stdout.split())
+
+
+def test_a_check_names_what_only_a_broker_that_serves_would_miss(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(broker_program, "absent_packages", lambda extra: [extra, "numpy"])
+    ports = ("listenPort=0", "haListenPort=0", "grpcServerPort=0", "bindAddress=127.0.0.1", "brokerIP1=127.0.0.1")
+    settings = load_settings(
+        BrokerSettings,
+        environ={},
+        overrides=["namesrvAddr=127.0.0.1:1", f"storePathRootDir={tmp_path}", *ports],
+    )
+    told = [problem for problem in broker_program.check_machine(settings) if "not installed" in problem]
+    assert told == [
+        f"{package} is not installed, which this program needs; pip install 'tandemmq[broker]'"
+        for package in ("broker", "numpy")
+    ]
+    # Nobody brings it by waiting.
+    assert not any(isinstance(problem, Passing) for problem in told)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.far_reads import memory_bytes
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import ConnectionGate
-from tandemmq.service.certificates import TlsFiles, tls_files_problems
+from tandemmq.service.certificates import TlsFiles
 from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.http2_call import Forwarder
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.settings import Passing, connections_within_files
+from tandemmq.service.settings import connections_within_files
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
@@ -79,29 +78,6 @@ def _limits(settings: BrokerSettings) -> Limits:
 
 def _tls_files(settings: BrokerSettings, clock: Clock) -> TlsFiles:
     return TlsFiles(settings.tls_cert_path, settings.tls_key_path, protocols=("h2",), clock=clock)
-
-
-def check_tls_files(settings: BrokerSettings) -> list[str]:
-    """What is wrong with the certificate or its key, for people to read."""
-    if settings.tls_mode is TlsMode.DISABLED:
-        return []
-    return tls_files_problems(settings.tls_cert_path, settings.tls_key_path)
-
-
-def check_access_files(settings: BrokerSettings) -> list[str]:
-    """What is wrong with the key of users' secrets, or the file of the first users, for people to read."""
-    problems: list[str] = []
-    for key, path, read in (
-        ("authKeyPath", settings.auth_key_path, read_keys),
-        ("authSeedPath", settings.auth_seed_path, read_seeds),
-    ):
-        try:
-            read(path)
-        except OSError as error:
-            problems.append(Passing(f"{key}={path}: {error.strerror or error}; name a file that this process may read"))
-        except ValueError as error:
-            problems.append(f"{key}={path}: {error}")
-    return problems
 
 
 class ClientPlane:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -464,7 +465,7 @@ def _pieces(value: JavaValue, line: str) -> Iterator[str]:
         inner_line = line + "\t"
         before = "{"
         for key, item in value.items():
-            name = str(key) if isinstance(key, int) else json.dumps(key, ensure_ascii=False)
+            name = str(key) if isinstance(key, int) else encode_basestring(key)
             yield f"{before}{inner_line}{name}:"
             yield from _pieces(item, inner_line)
             before = ","
@@ -480,4 +481,4 @@ def _pieces(value: JavaValue, line: str) -> Iterator[str]:
             before = ","
         yield line + "]"
     else:
-        yield json.dumps(value, ensure_ascii=False)
+        yield encode_basestring(value) if isinstance(value, str) else json.dumps(value)

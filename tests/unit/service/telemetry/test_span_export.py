@@ -239,8 +239,8 @@ def test_a_fan_gives_every_span_to_each() -> None:
     assert [sink.sends for sink in sinks] == [[send], [send]]
 
 
-@pytest.mark.parametrize("service", ["broker", "nameserver", "admin"])
-def test_a_service_that_exports_nothing_loads_no_exporter(service: str) -> None:
-    script = f"import sys, tandemmq.{service}.__main__; print(*sys.modules)"
+@pytest.mark.parametrize("module", ["broker.broker", "nameserver.__main__", "admin.__main__"])
+def test_a_service_that_exports_nothing_loads_no_exporter(module: str) -> None:
+    script = f"import sys, tandemmq.{module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in loaded if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))] == []
