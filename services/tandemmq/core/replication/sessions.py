@@ -318,7 +318,7 @@ class SlaveSession:
 
 GATHERED_BYTES: Final = 2 << 20
 """A batch that waits for no more: half of a full read, each record of which costs a tenth of what it would alone."""
-FEW_BYTES: Final = 128 << 10
+FEW_BYTES: Final = 32 << 10
 MODERATE_BYTES_PER_S: Final = 64 << 20
 _NS_PER_S: Final = 1_000_000_000
 

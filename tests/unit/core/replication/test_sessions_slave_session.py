@@ -21,7 +21,8 @@ def test_batch_of_half_a_read_waits_for_nothing() -> None:
 def test_moderate_growth_is_dispatched_a_little_at_a_time() -> None:
     pace = DispatchPace(walk_bytes_max=192 * KIB)
     pace.dispatched(100 * MS)
-    assert not pace.is_due(128 * KIB - 1, 105 * MS), "for so little nothing is done"
+    assert not pace.is_due(32 * KIB - 1, 105 * MS), "for so little nothing is done"
+    assert pace.is_due(32 * KIB, 101 * MS)
     assert pace.is_due(128 * KIB, 102 * MS)
     assert pace.is_due(192 * KIB, 103 * MS)
 
