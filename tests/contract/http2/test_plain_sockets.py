@@ -7,6 +7,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -485,6 +486,33 @@ async def test_who_had_nothing_left_over_has_a_turn_of_its_own() -> None:
         await until(lambda: len(order) == 41)
         assert order.index("127.0.0.3") <= 12
         assert seen == [True]
+
+
+async def test_a_turn_costs_what_it_serves_however_many_wait() -> None:
+    """Ten thousand that come back at once must not make a turn of a millisecond one of ten."""
+    few, many = [await calls_of_a_turn(count) for count in (40, 320)]
+    assert many < 1.5 * few
+
+
+async def calls_of_a_turn(count: int) -> int:
+    """Functions that are called in one turn while so many wait for theirs."""
+    order: list[str] = []
+    calls: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 0.001, order)
+        peers = [rig.connect() for _ in range(count)]
+        await until(lambda: rig.have_spoken(count))
+        for peer in peers:
+            peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(5)))
+        # All were read once; what they still want is kept here.
+        await until(lambda: len(order) >= count + 10)
+        sys.setprofile(lambda _frame, event, _of: calls.append(event))
+        try:
+            rig.sockets._on_ready()
+        finally:
+            sys.setprofile(None)
+        await until(lambda: len(order) == 5 * count)
+    return len(calls)
 
 
 async def test_a_connection_that_is_alone_is_read_as_a_whole() -> None:
