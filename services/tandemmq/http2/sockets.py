@@ -52,8 +52,11 @@ _EVENTS_MAX: Final = 256
 _TURN_S: Final = 0.001
 # Of one socket in a turn, if there are others; a request that has begun is handled whole.
 _SERVE_S: Final = 0.0003
-# Read of a socket at a time, if there are others: what is not handled in time is kept here, of each of them.
+# Read of a socket at a time, if there are others: what is not handled in time is kept here, of each of them. Of very
+# many it would be much: once they all keep so much, less is read.
 _READ_BYTES: Final = 64 << 10
+_KEPT_BYTES_MAX: Final = 32 << 20
+_READ_BYTES_MIN: Final = 4 << 10
 _INT: Final = Struct("i")
 _READABLE: Final = 0x001  # EPOLLIN
 _WRITABLE: Final = 0x004  # EPOLLOUT
@@ -141,6 +144,10 @@ class PlainSockets:
         """A socket's connection has more to do than it had time for."""
         _add(self._waiting, served.host, served.fd, _READABLE)
         self._say_if_waiting()
+
+    def is_waiting(self, served: PlainSocket) -> bool:
+        """What the socket's peer sent may be here, and only its turn is yet to come."""
+        return served.fd in self._waiting.get(served.host, ())
 
     def _on_ready(self) -> None:
         sockets = self._sockets
@@ -292,7 +299,7 @@ class PlainSocket:
         if not connection.has_more:
             limit = len(self._memory)
             if sockets.is_shared:
-                limit = _READ_BYTES
+                limit = _READ_BYTES if connection.usage.unfinished_bytes < _KEPT_BYTES_MAX else _READ_BYTES_MIN
             try:
                 size = self._sock.recv_into(self._memory, limit)
             except (BlockingIOError, InterruptedError):
@@ -416,7 +423,7 @@ class PlainSocket:
         self._timer_at = inf
         connection = self.connection
         try:
-            connection.on_time(monotonic())
+            connection.on_time(monotonic(), is_read_late=self._sockets.is_waiting(self))
         except Exception as error:
             self.fail(error)
             return
