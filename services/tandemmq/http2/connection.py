@@ -209,9 +209,10 @@ class Connection:
         usage.buffered_bytes += size - self._unfinished_bytes
         usage.unfinished_bytes += size - self._unfinished_bytes
         self._unfinished_bytes = size
-        # Where it is something else that fills the memory, no connection ends for it, with all of its calls.
+        # Where it is something else that fills the memory, no connection ends for it, with all of its calls; nor for
+        # whole frames, which only wait for their turn.
         is_much = usage.buffered_bytes > limit and usage.unfinished_bytes > limit // 2
-        if is_much and size > _UNFINISHED_FREE_BYTES and self._kept.is_greedy:
+        if is_much and size > _UNFINISHED_FREE_BYTES and not self.has_more and self._kept.is_greedy:
             self._fail(
                 ConnectionFailure(
                     ErrorCode.ENHANCE_YOUR_CALM, "buffers_full", "the server keeps too many unfinished requests"
@@ -399,13 +400,16 @@ class Connection:
 
     def resume_output(self, now: float) -> None:
         """The socket takes bytes again."""
+        self._was_not_read(now)
+        self._keep_in_socket(0)
+        self.answers.resume()
+
+    def _was_not_read(self, now: float) -> None:
+        """Whatever was late, it may have been here."""
         timers = self._timers
-        # Whatever was late, we were not reading.
         timers.heard(now)
         if timers.unfinished_since != inf:
             timers.unfinished_since = now
-        self._keep_in_socket(0)
-        self.answers.resume()
 
     def output_written(self, unwritten_bytes: int = 0) -> None:
         """All that was taken, but for the last `unwritten_bytes`, is written to the socket."""
@@ -436,8 +440,8 @@ class Connection:
         """When `on_time` has to be called next; it may move later without notice."""
         return self._timers.next(self._calls.oldest_part_since, is_paused=self.answers.is_paused)
 
-    def on_time(self, now: float) -> None:
-        """Does what is due."""
+    def on_time(self, now: float, *, is_read_late: bool = False) -> None:
+        """Does what is due. `is_read_late`: the owner has, or may have, bytes that it did not come to yet."""
         if self.is_closed:
             return
         timers = self._timers
@@ -446,7 +450,9 @@ class Connection:
             self.answers.judge_stall()
             if now >= timers.stalled_at + self.limits.write_stall_s:
                 self.answers.end_stall()
-            if not self.answers.is_paused:
+            if is_read_late:
+                self._was_not_read(now)
+            elif not self.answers.is_paused:
                 self._judge_input(now)
         except ConnectionFailure as failure:
             self._fail(failure)

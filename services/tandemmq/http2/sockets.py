@@ -11,9 +11,9 @@ that named it has been handled.
 All answers of a turn leave at its end, so a turn is as long as the least that everybody waits. Three rules keep it
 short however much others send (ADR 44). Of a socket that shares the loop with others no frame is begun after
 `_SERVE_S`, and the rest waits for its next turn: a receive of 200 bytes may cost more than a body of 100 KiB. After
-`_TURN_S` whoever was not served waits for the next turn, which serves one socket of each address, whoever was served
-longest ago first, before it serves a second of any. And where addresses speak that had nothing left over, every other
-turn is theirs alone, and as short as what they ask for.
+`_TURN_S` whoever was not served waits for the next turn, which serves one socket of each address, whoever waits longest
+first, before it serves a second of any. And where addresses speak of which nobody waits, every other turn is theirs
+alone, and as short as what they ask for. A turn costs what it serves, however many wait.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ import select
 import socket
 import ssl
 import termios
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from struct import Struct
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tandemmq.core.quotas import address_of_peer
 from tandemmq.http2.output import PendingOutput
@@ -51,11 +52,17 @@ _EVENTS_MAX: Final = 256
 _TURN_S: Final = 0.001
 # Of one socket in a turn, if there are others; a request that has begun is handled whole.
 _SERVE_S: Final = 0.0003
-# Read of a socket at a time, if there are others: what is not handled in time is kept here, of each of them.
+# Read of a socket at a time, if there are others: what is not handled in time is kept here, of each of them. Of very
+# many it would be much: once they all keep so much, less is read.
 _READ_BYTES: Final = 64 << 10
+_KEPT_BYTES_MAX: Final = 32 << 20
+_READ_BYTES_MIN: Final = 4 << 10
 _INT: Final = Struct("i")
 _READABLE: Final = 0x001  # EPOLLIN
 _WRITABLE: Final = 0x004  # EPOLLOUT
+
+# What sockets are ready for, by descriptor and by address, in the order in which they are served.
+_Waiting: TypeAlias = OrderedDict[str, OrderedDict[int, int]]
 
 
 class PlainSockets:
@@ -86,14 +93,11 @@ class PlainSockets:
         self.loop: Final = asyncio.get_running_loop()
         self._sockets: dict[int, PlainSocket] = {}
         # Not served in the last turn, or not to their end; empty unless there is more to do than a turn may take.
-        self._unserved: list[int] = []
-        # The last turn served only those who had nothing left over.
+        self._waiting: _Waiting = OrderedDict()
+        # The last turn served only addresses of which nobody waited.
         self._was_for_newcomers = False
-        # Of turns that did not serve everybody; for telling who was served longest ago.
-        self._turn = 0
-        self._served_hosts: dict[str, int] = {}
         self._epoll = select.epoll()
-        # Ready while somebody is unserved: what a connection keeps no kernel knows of.
+        # Ready while somebody waits: what a connection keeps no kernel knows of.
         self._again: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_again = False
         self._epoll.register(self._again, _READABLE)
@@ -136,26 +140,28 @@ class PlainSockets:
         """A socket's descriptor is closed."""
         del self._sockets[fd]
 
-    def serve_again(self, fd: int) -> None:
+    def serve_again(self, served: PlainSocket) -> None:
         """A socket's connection has more to do than it had time for."""
-        self._unserved.append(fd)
-        if not self._is_again:
-            self._is_again = True
-            os.eventfd_write(self._again, 1)
+        _add(self._waiting, served.host, served.fd, _READABLE)
+        self._say_if_waiting()
+
+    def is_waiting(self, served: PlainSocket) -> bool:
+        """What the socket's peer sent may be here, and only its turn is yet to come."""
+        return served.fd in self._waiting.get(served.host, ())
 
     def _on_ready(self) -> None:
         sockets = self._sockets
         if len(sockets) == 1:
             self.is_shared = False
             if self._is_again:
-                self._unserved = []
-                self._leave_over([])
+                self._waiting.clear()
+                self._say_if_waiting()
             # It is that one, whatever it is ready for: asking is a system call more for each message that is alone.
             next(iter(sockets.values())).on_ready(_READABLE | _WRITABLE)
             return
         self.is_shared = True
         ready = self._epoll.poll(0, _EVENTS_MAX)
-        if self._unserved:
+        if self._waiting:
             self._serve_fairly(ready)
             return
         turn_ends = self.read_at = 0.0
@@ -164,61 +170,60 @@ class PlainSockets:
             if not turn_ends:
                 turn_ends = self.read_at and self.read_at + _TURN_S
             elif self.read_at >= turn_ends:
-                self._leave_over([fd for fd, _ in ready[index + 1 :]])
+                for left, its_events in ready[index + 1 :]:
+                    _add(self._waiting, sockets[left].host, left, its_events)
+                self._say_if_waiting()
                 return
 
     def _serve_fairly(self, ready: list[tuple[int, int]]) -> None:
         """A turn after one that did not come to everybody."""
-        sockets = self._sockets
-        events_of = dict.fromkeys([fd for fd in self._unserved if fd in sockets], _READABLE)
-        waiting_hosts = {sockets[fd].host for fd in events_of}
+        sockets, waiting = self._sockets, self._waiting
+        newcomers: _Waiting = OrderedDict()
         for fd, events in ready:
             if fd != self._again:
-                events_of[fd] = events_of.get(fd, 0) | events
-        self._unserved = []
-        self._turn += 1
-        order = self._fair_order(list(events_of))
-        left_over: list[int] = []
-        if not self._was_for_newcomers and (new := [fd for fd in order if sockets[fd].host not in waiting_hosts]):
-            self._was_for_newcomers = True
-            left_over, order = [fd for fd in order if sockets[fd].host in waiting_hosts], new
-        else:
-            self._was_for_newcomers = False
+                host = sockets[fd].host
+                _add(waiting if host in waiting else newcomers, host, fd, events)
+        # Newcomers whose turn this is not are as ready in the next one.
+        is_for_newcomers = self._was_for_newcomers = bool(newcomers) and not self._was_for_newcomers
+        turn = newcomers if is_for_newcomers else waiting
+        again: _Waiting = OrderedDict()
+        self._waiting = again
         turn_ends = self.read_at = 0.0
-        for index, fd in enumerate(order):
-            served = sockets[fd]
-            served.served_in = self._served_hosts[served.host] = self._turn
-            served.on_ready(events_of[fd])
+        while turn:
+            host, its = turn.popitem(last=False)
+            fd, events = its.popitem(last=False)
+            if its:
+                turn[host] = its
+            if (served := sockets.get(fd)) is None:
+                continue
+            served.on_ready(events)
             if not turn_ends:
                 turn_ends = self.read_at and self.read_at + _TURN_S
             elif self.read_at >= turn_ends:
-                left_over = order[index + 1 :] + left_over
                 break
-        self._leave_over(left_over)
-        if not self._unserved:
-            self._served_hosts.clear()
+        self._waiting = waiting
+        for left in (newcomers, again) if is_for_newcomers else (again,):
+            for host, its in left.items():
+                for fd, events in its.items():
+                    _add(waiting, host, fd, events)
+        self._say_if_waiting()
 
-    def _leave_over(self, fds: list[int]) -> None:
-        """Who is served in the next turn, beside those who said so themselves."""
-        self._unserved += fds
-        if bool(self._unserved) != self._is_again:
+    def _say_if_waiting(self) -> None:
+        """So that the loop goes on, or sleeps."""
+        if bool(self._waiting) != self._is_again:
             self._is_again = not self._is_again
             if self._is_again:
                 os.eventfd_write(self._again, 1)
             else:
                 os.eventfd_read(self._again)
 
-    def _fair_order(self, fds: list[int]) -> list[int]:
-        """One socket of each address, then a second of each, and so on; who was served longest ago is first."""
-        sockets = self._sockets
-        rounds: dict[str, int] = {}
-        keys: list[tuple[int, int, int]] = []
-        for _, place in sorted([(sockets[fd].served_in, place) for place, fd in enumerate(fds)]):
-            host = sockets[fds[place]].host
-            number = rounds[host] = rounds.get(host, 0) + 1
-            keys.append((number, self._served_hosts.get(host, 0), place))
-        keys.sort()
-        return [fds[key[2]] for key in keys]
+
+def _add(waiting: _Waiting, host: str, fd: int, events: int) -> None:
+    """One more, behind those of its address, and a new address behind all; whoever is there stays in its place."""
+    its = waiting.get(host)
+    if its is None:
+        its = waiting[host] = OrderedDict()
+    its[fd] = its.get(fd, 0) | events
 
 
 class PlainSocket:
@@ -228,7 +233,7 @@ class PlainSocket:
         self._sockets = sockets
         self._memory = sockets.memory
         self._sock = sock
-        self._fd = fd
+        self.fd: Final = fd
         self._watched = _READABLE
         # Taken from the connection and not yet by the socket; None: the socket takes what comes.
         self._unsent: bytearray | None = None
@@ -240,8 +245,6 @@ class PlainSocket:
         self._is_paused = False
         peer = _peer_of(sock)
         self.host: Final = address_of_peer(peer)
-        self.served_in: int = 0
-        """The turn that served it last, of those that did not serve everybody."""
         self.connection = sockets.connect(peer, monotonic(), self._has_output, self._has_waiting_output)
         self._arm()
 
@@ -294,8 +297,11 @@ class PlainSocket:
         connection = self.connection
         size = 0
         if not connection.has_more:
+            limit = len(self._memory)
+            if sockets.is_shared:
+                limit = _READ_BYTES if connection.usage.unfinished_bytes < _KEPT_BYTES_MAX else _READ_BYTES_MIN
             try:
-                size = self._sock.recv_into(self._memory, _READ_BYTES if sockets.is_shared else len(self._memory))
+                size = self._sock.recv_into(self._memory, limit)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -310,7 +316,7 @@ class PlainSocket:
         else:
             self._feed(b"", now)
         if connection.has_more:
-            sockets.serve_again(self._fd)
+            sockets.serve_again(self)
         if connection.is_closed:
             self._has_output()  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:
@@ -398,9 +404,9 @@ class PlainSocket:
             events |= _WRITABLE
         if events != self._watched:
             self._watched = events
-            self._sockets.watch(self._fd, events)
+            self._sockets.watch(self.fd, events)
             if events & _READABLE and self.connection.has_more:
-                self._sockets.serve_again(self._fd)
+                self._sockets.serve_again(self)
 
     # Time
 
@@ -417,7 +423,7 @@ class PlainSocket:
         self._timer_at = inf
         connection = self.connection
         try:
-            connection.on_time(monotonic())
+            connection.on_time(monotonic(), is_read_late=self._sockets.is_waiting(self))
         except Exception as error:
             self.fail(error)
             return
@@ -458,11 +464,11 @@ class PlainSocket:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._sockets.unwatch(self._fd)
+        self._sockets.unwatch(self.fd)
         self._sockets.loop.call_soon(self._lost)
 
     def _lost(self) -> None:
-        self._sockets.forget(self._fd)
+        self._sockets.forget(self.fd)
         self._sock.close()
         # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
         self.connection.lost()

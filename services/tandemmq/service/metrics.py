@@ -26,7 +26,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
-from math import isinf, isnan
+from math import inf, isinf, isnan
 from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -364,7 +364,8 @@ _GZIP_LEVEL: Final = 1
 _REST_FACTOR: Final = 10
 """Making texts takes at most a tenth of the time in the long run: whoever asks without a pause gets the latest one."""
 _AHEAD_S: Final = 15.0
-"""So far before its time one is made: a second and a half of making at once. Prometheus asks every 15 s."""
+"""So far before its time one is made: a second and a half of making at once. Nor is anybody given an older one: whoever
+asks for one form must not leave old figures to who asks for the other. Prometheus asks every 15 s."""
 _COST_S_MAX: Final = 1.0
 """What lasts longer waited for the event loop, and an operator wants to see how it is."""
 
@@ -404,8 +405,8 @@ class _Server(ThreadingHTTPServer):
         # Connections that are served: whose, and since when; the oldest first.
         self._served: dict[socket.socket, tuple[str, float]] = {}
         self._lock = threading.Lock()
-        # The latest in either form, and until when making them is paid for.
-        self._texts: dict[bool, bytes] = {}
+        # The latest in either form, with the time of its making, and until when making them is paid for.
+        self._texts: dict[bool, tuple[float, bytes]] = {}
         self._paid_until_s = 0.0
         self._making = threading.Lock()
         super().__init__((str(address[0]), port), _Handler)
@@ -416,12 +417,15 @@ class _Server(ThreadingHTTPServer):
             raise SnapshotUnavailable("others are being answered")
         try:
             began_s = time.monotonic()
-            latest = self._texts.get(open_metrics)
-            if latest is not None and self._paid_until_s - began_s > _AHEAD_S:
+            made_s, latest = self._texts.get(open_metrics, (-inf, b""))
+            if self._paid_until_s - began_s > _AHEAD_S > began_s - made_s:
                 return latest
-            made = self._texts[open_metrics] = _text(self.read_families(), open_metrics=open_metrics)
+            made = _text(self.read_families(), open_metrics=open_metrics)
+            self._texts[open_metrics] = began_s, made
             cost_s = min(time.monotonic() - began_s, _COST_S_MAX)
-            self._paid_until_s = max(began_s, self._paid_until_s) + cost_s * _REST_FACTOR
+            # What was made for its age is no debt for ever.
+            paid_until_s = min(max(began_s, self._paid_until_s), began_s + _AHEAD_S)
+            self._paid_until_s = paid_until_s + cost_s * _REST_FACTOR
             return made
         finally:
             self._making.release()

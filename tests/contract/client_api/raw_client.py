@@ -25,8 +25,9 @@ TelemetryCall = grpc.aio.StreamStreamCall[pb.TelemetryCommand, pb.TelemetryComma
 class RawClient:
     """One channel. Every call states the client id unless told otherwise."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = grpc.aio.insecure_channel(address)
+    def __init__(self, address: str, *options: tuple[str, int]) -> None:
+        """`options`: of the channel, by gRPC's names."""
+        self.channel = grpc.aio.insecure_channel(address, options=options)
 
     async def __aenter__(self) -> Self:
         return self

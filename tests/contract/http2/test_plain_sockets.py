@@ -7,6 +7,8 @@ import select
 import socket
 import ssl
 import struct
+import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -68,7 +70,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged() -> AsyncIterator[Rig]:
+async def rigged(limits: Limits | None = None) -> AsyncIterator[Rig]:
     rig: Rig
 
     class Call(Stream):
@@ -84,7 +86,7 @@ async def rigged() -> AsyncIterator[Rig]:
     ) -> Connection:
         connection = Connection(
             new_call,
-            limits=Limits(),
+            limits=limits or Limits(),
             now=now,
             peer=peer,
             usage=usage,
@@ -485,6 +487,73 @@ async def test_who_had_nothing_left_over_has_a_turn_of_its_own() -> None:
         await until(lambda: len(order) == 41)
         assert order.index("127.0.0.3") <= 12
         assert seen == [True]
+
+
+async def test_a_turn_costs_what_it_serves_however_many_wait() -> None:
+    """Ten thousand that come back at once must not make a turn of a millisecond one of ten."""
+    few, many = [await calls_of_a_turn(count) for count in (40, 320)]
+    assert many < 1.5 * few
+
+
+async def calls_of_a_turn(count: int) -> int:
+    """Functions that are called in one turn while so many wait for theirs."""
+    order: list[str] = []
+    calls: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 0.001, order)
+        peers = [rig.connect() for _ in range(count)]
+        await until(lambda: rig.have_spoken(count))
+        for peer in peers:
+            peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(5)))
+        # All were read once; what they still want is kept here.
+        await until(lambda: len(order) >= count + 10)
+        sys.setprofile(lambda _frame, event, _of: calls.append(event))
+        try:
+            rig.sockets._on_ready()
+        finally:
+            sys.setprofile(None)
+        await until(lambda: len(order) == 5 * count)
+    return len(calls)
+
+
+async def test_nobody_is_ended_for_silence_who_only_waits_for_a_turn() -> None:
+    order: list[str] = []
+    async with rigged(Limits(keepalive_s=0.05, keepalive_timeout_s=0.05, frame_timeout_s=0.05)) as rig:
+
+        def handle(call: Stream) -> None:
+            time.sleep(0.004)
+            spends(rig, 0.001, order)(call)
+
+        rig.handler = handle
+        peers = [connect_from(rig, "127.0.0.2") for _ in range(50)]
+        for peer in peers:
+            peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(3)))
+
+        def handled(connection: Connection) -> int:
+            return sum(count for (peer, _), count in rig.served.items() if peer == connection.peer)
+
+        await until(lambda: all(handled(connection) == 3 or connection.is_closed for connection, _ in rig.connections))
+        assert len(order) == 150
+
+
+async def test_of_very_many_that_wait_little_is_kept_of_each() -> None:
+    order: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 0.001, order)
+        peers = [connect_from(rig, "127.0.0.2") for _ in range(3)]
+        await until(lambda: rig.have_spoken(3))
+        requests = b"".join(unary_request(1 + 2 * number) for number in range(200))
+        for is_much in (False, True):
+            others = 32 << 20 if is_much else 0
+            rig.usage.unfinished_bytes += others
+            peers[is_much].sendall(requests)
+            most = 0
+            async with asyncio.timeout(PATIENCE_S):
+                while len(order) < 200 * (1 + is_much):
+                    most = max(most, rig.usage.unfinished_bytes - others)
+                    await asyncio.sleep(0)
+            assert (most < 8 << 10) is is_much
+            rig.usage.unfinished_bytes -= others
 
 
 async def test_a_connection_that_is_alone_is_read_as_a_whole() -> None:

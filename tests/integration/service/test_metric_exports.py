@@ -11,6 +11,7 @@ import socketserver
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -227,6 +228,44 @@ async def test_whoever_asks_without_a_pause_takes_a_tenth_of_the_time(monkeypatc
         told = len(read)
         _, _, body = await asyncio.to_thread(get, endpoint.port)
         assert f'{{topic="orders"}} {told + 1}' in body.decode()
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
+async def test_whoever_asks_for_one_form_without_a_pause_leaves_no_old_figures_to_who_asks_for_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """curl asks for plain text, Prometheus for OpenMetrics."""
+    now_s, made_s = 1_000.0, 0.0
+
+    def slowly() -> list[MetricFamily]:
+        nonlocal now_s, made_s
+        now_s, made_s = now_s + 1.0, now_s
+        samples = MetricSamples((SIZE,))
+        samples.add("size", made_s, "orders")
+        return samples.families()
+
+    def age_s(*, open_metrics: bool) -> float:
+        asked_s = now_s
+        text = endpoint._server.text(open_metrics=open_metrics).decode()
+        return asked_s - float(text.partition('"orders"} ')[2].split()[0])
+
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=slowly)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=time.sleep))
+            for second in range(600):
+                now_s += 1.0
+                assert age_s(open_metrics=False) < 15
+                if second % 15 == 0:
+                    assert age_s(open_metrics=True) < 15
+            # What was made for its age is not owed for ever: a while later who asks every ten seconds is told of now.
+            now_s += 30.0
+            ages: list[float] = []
+            for _ in range(20):
+                ages.append(age_s(open_metrics=True))
+                now_s += 10.0
+            assert not any(ages)
     finally:
         await asyncio.to_thread(endpoint.close)
 

@@ -553,6 +553,39 @@ def test_half_a_frame_ends_its_connection_only_where_halves_of_frames_fill_the_m
     rig.lose()
 
 
+def test_what_its_owner_did_not_come_to_is_not_late() -> None:
+    rig = ServerRig(on_half_closed=echo, limits=Limits(keepalive_s=10, keepalive_timeout_s=5, frame_timeout_s=60))
+    request = unary_request(1, b"abc")
+    rig.receive(request[:-1])
+    for _ in range(10):
+        rig.now += 30
+        rig.connection.on_time(rig.now, is_read_late=True)
+    assert rig.output() == []
+    rig.receive(request[-1:])
+    assert kinds(rig.output())[-1:] == [frames.HEADERS]
+    # What is late in earnest ends it.
+    rig.advance(15)
+    assert rig.counters["keepalive_timeout"] == 1
+
+
+def test_whole_frames_that_wait_for_their_turn_are_no_halves_of_frames() -> None:
+    """An orderly client that is busy keeps them here as long as others are served."""
+    rig = ServerRig(limits=Limits(server_buffer_bytes=10_000), on_half_closed=echo)
+    rig.usage.buffered_bytes += 12_000
+    rig.usage.unfinished_bytes += 4_000
+    connection = rig.connection
+    connection.receive(unary_request(1) + unary_request(3, b"x" * 4_000), rig.now, lambda: 1.0, 0.0)
+    while connection.has_more:
+        assert rig.usage.unfinished_bytes > 8_000
+        connection.receive(b"", rig.now, lambda: 1.0, 0.0)
+    assert not rig.counters
+    assert all("half_closed" in call.hooks for call in rig.calls.values())
+    assert len(rig.calls) == 2
+    rig.usage.buffered_bytes -= 12_000
+    rig.usage.unfinished_bytes -= 4_000
+    rig.lose()
+
+
 @pytest.mark.parametrize(
     ("kept_elsewhere", "before", "sizes", "is_crowded_out"),
     [(160_000, [], [80_000], True), (0, [150_000], [80_000], True), (0, [], [90_000, 90_000], False)],

@@ -183,6 +183,7 @@ class AccessOperations:
             source, lambda planes: planes.access.users(with_sealed_password=True), problem=problem
         )
         acls = await self._questions.broker(source, lambda planes: planes.access.acls(), problem=problem)
+        held = {acl.subject: acl for acl in acls}
         chosen = [user for user in users if not usernames or user.username in usernames]
         if missing := set(usernames) - {user.username for user in chosen}:
             raise not_found(
@@ -190,7 +191,7 @@ class AccessOperations:
                 remedy="`tandemmq user list` shows them; upper and lower case matter",
             )
 
-        async def put(planes: BrokerPlanes, *, user: pb.UserView, acl: pb.AclView | None) -> bool:
+        async def put(planes: BrokerPlanes, *, user: pb.UserView, entries: Sequence[pb.AclEntry]) -> bool:
             is_changed = False
             if not only_acls:
                 request = pb.PutUserRequest(
@@ -201,18 +202,22 @@ class AccessOperations:
                     dry_run=dry_run,
                 )
                 is_changed = await planes.access.put_user(request)
-            if acl is not None and not only_users and not (dry_run and is_changed):
-                entries = pb.PutAclRequest(subject=acl.subject, entries=acl.entries, dry_run=dry_run)
-                is_changed |= await planes.access.put_acl(entries)
+            if entries and not only_users and not (dry_run and is_changed):
+                acl = pb.PutAclRequest(subject=f"User:{user.username}", entries=entries, dry_run=dry_run)
+                is_changed |= await planes.access.put_acl(acl)
             return is_changed
 
         changes = []
         for user in chosen:
-            acl = next((one for one in acls if one.subject == f"User:{user.username}"), None)
+            acl = held.get(subject := f"User:{user.username}", pb.AclView())
+            entries = [entry for entry in acl.entries if _may_be_said(subject, entry)]
             is_changed = await self._questions.broker(
-                target, partial(put, user=user, acl=acl), problem=f"{target.key} does not take the copy"
+                target, partial(put, user=user, entries=entries), problem=f"{target.key} does not take the copy"
             )
-            changes.append(Change(f"{user.username} on {target.key}", "copied" if is_changed else NO_CHANGE))
+            what = "copied" if is_changed else NO_CHANGE
+            if left_out := [entry.resource for entry in acl.entries if entry not in entries and not only_users]:
+                what += f", but for what never counts: {', '.join(map(ascii, left_out))}"
+            changes.append(Change(f"{user.username} on {target.key}", what))
         return ChangeResult(changes, dry_run)
 
     # Inside
@@ -274,19 +279,27 @@ def _check_user(change: UserChange, *, creates: bool) -> None:
 
 def _check_acl(subject: str, entries: Sequence[AclEntry]) -> None:
     with _refused(f"the policies of {subject!r} are refused"):
-        check_said(
-            subject,
-            tuple(
-                PolicyEntry(
-                    Resource.parse(entry.resource),
-                    actions_of(",".join(entry.actions)),
-                    decision_of(entry.decision),
-                    source_ips_in(entry.source_ips),
-                    policy_type_of(entry.policy_type),
-                )
-                for entry in entries
-            ),
-        )
+        check_said(subject, [_policy_entry(entry) for entry in entries])
+
+
+def _policy_entry(entry: AclEntry | pb.AclEntry) -> PolicyEntry:
+    """Raises InvalidAcl."""
+    return PolicyEntry(
+        Resource.parse(entry.resource),
+        actions_of(",".join(entry.actions)),
+        decision_of(entry.decision),
+        source_ips_in(entry.source_ips),
+        policy_type_of(entry.policy_type),
+    )
+
+
+def _may_be_said(subject: str, entry: pb.AclEntry) -> bool:
+    """Brokers hold what could be said before, and take nothing of it any more."""
+    try:
+        check_said(subject, [_policy_entry(entry)])
+    except InvalidAcl:
+        return False
+    return True
 
 
 def _by_name(

@@ -24,6 +24,7 @@ from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_api.admin import BrokerAccessServicer
 from tandemmq.core.access.identity import AdminLevel, Identity, refusal
 from tandemmq.core.access.sealed_secrets import SecretKeys
+from tandemmq.core.access.users_and_policies import Decision, PolicyEntry, Resource, actions_of
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
 
 SECRET = "open sesame"
@@ -166,6 +167,23 @@ async def test_who_has_it_otherwise_is_named_and_a_copy_makes_it_the_same() -> N
     assert [acl.differs_on for acl in (await access.acls(subject="", resource=""))[0]] == [()]
     again = await access.copy("broker-a", "broker-b", ["ann"], only_users=False, only_acls=False, dry_run=False)
     assert [change.what for change in again.changes] == ["no change"]
+
+
+async def test_what_could_be_said_of_a_user_before_and_never_counts_keeps_nothing_from_being_copied() -> None:
+    cluster = _Cluster()
+    access = await cluster.with_ann()
+    await access.create_user(UserChange("bob", SECRET), dry_run=False)
+    await access.put_acl("User:ann", [AclEntry("Topic:orders", ("Pub",))], dry_run=False)
+    for subject in ("User:ann", "User:bob"):
+        entry = PolicyEntry(Resource.parse("Topic:orders.*"), actions_of("Pub"), Decision.DENY)
+        cluster.a.changes._put_entries(subject, [entry])
+    for name in ("ann", "bob"):
+        cluster.b.changes.delete_user(name)
+    copied = await access.copy("broker-a", "broker-b")
+    assert [change.what for change in copied.changes] == ["copied, but for what never counts: 'Topic:orders.*'"] * 2
+    assert {user.username for user in cluster.b.changes.users()} == {"ann", "bob"}
+    held = {acl.subject: [entry.resource.key for entry in acl.entries] for acl in cluster.b.changes.acls()}
+    assert held == {"User:ann": ["Topic:orders"]}
 
 
 async def test_a_secret_is_not_copied_to_a_broker_with_another_key() -> None:
