@@ -99,11 +99,14 @@ def run_broker(arguments: Sequence[str]) -> int:
         log.warning("loss_accepted_beforehand", remedy="start it without --accept-loss the next time")
     # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Half of what there is to import, and nothing that a check or a refusal needs; a loop would be held up by it.
+    from tandemmq.broker.broker import Broker
+
     exit_code = EXIT_TRY_AGAIN
     try:
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
-            exit_code = runner.run(_serve(settings, meter, events, log_level, accepts_loss))
+            exit_code = runner.run(_serve(Broker, settings, meter, events, log_level, accepts_loss))
     except* (StorageError, ForeignStore, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
         for error in _leaves(group):
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
@@ -178,17 +181,19 @@ def _access_problems(settings: BrokerSettings) -> list[str]:
 
 
 async def _serve(
-    settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
+    broker_class: type[Broker],
+    settings: BrokerSettings,
+    meter: LoopMeter,
+    events: EventMemory,
+    log_level: LevelSwitch,
+    accepts_loss: bool,
 ) -> int:
-    # Half of what there is to import, and nothing that a check or a refusal needs.
-    from tandemmq.broker.broker import Broker
-
     clock = SystemClock()
     with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0
-        broker = Broker(
+        broker = broker_class(
             settings,
             clock=clock,
             store_host=store_host,

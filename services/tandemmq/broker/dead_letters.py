@@ -308,6 +308,9 @@ def topic_problem(services: BrokerServices, topic: str) -> str:
         return f"topic {topic} has no writable queue on this broker"
     if config.message_type not in MESSAGE_TYPES:
         return f"topic {topic} takes {config.message_type} messages, which this version does not store"
+    if config.message_type == "LITE" and not services.lite_topics.follow(topic):
+        # Its number would be that of a message behind the entry.
+        return f"a queue of topic {topic} has a damaged entry, which is being mended: try again"
     return ""
 
 

@@ -59,7 +59,7 @@ from tandemmq.core.metadata.subscription_group_table import (
     SubscriptionGroupTable,
 )
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
-from tandemmq.core.replication.common_prefix import TAIL_BYTES
+from tandemmq.core.replication.common_prefix import RANGE_BYTES_MAX, TAIL_BYTES
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
@@ -557,8 +557,9 @@ class BrokerParts:
     @property
     def proof_bytes(self) -> int:
         """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone. Records
-        of RocketMQ's size may have been taken before a smaller one was set."""
-        return max(TAIL_BYTES, 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES))
+        of RocketMQ's size may have been taken before a smaller one was set. No more than a peer compares at once."""
+        wanted = max(TAIL_BYTES, 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES))
+        return min(wanted, RANGE_BYTES_MAX)
 
     def metadata_endpoint(self) -> str:
         """Our metadata plane as it is registered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -87,9 +87,6 @@ class ReplicaProof:
 
 # Up to where two replicas hold the same log, and what stands there in ours.
 
-# A record of the largest size, with room to spare.
-_RECORD_BYTES_MAX: Final = 9 << 20
-
 
 class CommonEnd(NamedTuple):
     """`offset` is a record boundary of ours; our min offset when nothing is common."""
@@ -105,7 +102,8 @@ async def digest_of(store: MessageStore, item: LogRange) -> bytes:
 
 
 async def find_common_end(peer: PeerClient, store: MessageStore, theirs: LogExtent, *, tail_bytes: int) -> CommonEnd:
-    """Compares digests with a peer that holds `theirs`. PeerUnavailable: it went away."""
+    """Compares digests with a peer that holds `theirs`; `tail_bytes` is twice the largest record. PeerUnavailable: it
+    went away."""
     ours = LogExtent(min_offset=store.min_offset, end_offset=store.end_offset)
     search = CommonPrefixSearch(
         ours=ours,
@@ -119,14 +117,16 @@ async def find_common_end(peer: PeerClient, store: MessageStore, theirs: LogExte
         # Listing record boundaries scans a file of the log: off the loop.
         await asyncio.to_thread(search.answer, ours=mine, theirs=yours)
     offset = ours.min_offset if search.result is None else search.result
-    return CommonEnd(offset, await _ours_is_damaged(peer, store, offset, theirs))
+    return CommonEnd(offset, await _ours_is_damaged(peer, store, offset, theirs, tail_bytes))
 
 
 async def _digests(store: MessageStore, ranges: Sequence[LogRange]) -> list[bytes]:
     return [await digest_of(store, item) for item in ranges]
 
 
-async def _ours_is_damaged(peer: PeerClient, store: MessageStore, offset: int, theirs: LogExtent) -> bool:
+async def _ours_is_damaged(
+    peer: PeerClient, store: MessageStore, offset: int, theirs: LogExtent, tail_bytes: int
+) -> bool:
     """What stands there in our log is no record, nor a file's filler, and the peer has one.
 
     A log may end within a record. One whose damaged length leads beyond the end looks the same: then the peer's record
@@ -138,17 +138,16 @@ async def _ours_is_damaged(peer: PeerClient, store: MessageStore, offset: int, t
     found = scan_record(data, 0, len(data), physical_offset=offset)
     if isinstance(found, RecordFound | Blank):
         return False
-    record_bytes = await _their_record_bytes(peer, offset, theirs, store.segment_bytes)
+    file_end = offset - offset % store.segment_bytes + store.segment_bytes
+    limit = min(theirs.end_offset, file_end, offset + tail_bytes)
+    record_bytes = await _their_record_bytes(peer, offset, limit) if theirs.min_offset <= offset < limit else 0
     return record_bytes > 0 and (found is not ScanStop.INCOMPLETE or record_bytes <= len(data))
 
 
-async def _their_record_bytes(peer: PeerClient, offset: int, theirs: LogExtent, segment_bytes: int) -> int:
-    """Length of the peer's record, or of its filler; 0 when it has neither there."""
-    end_offset = min(theirs.end_offset, offset - offset % segment_bytes + segment_bytes, offset + _RECORD_BYTES_MAX)
-    if not theirs.min_offset <= offset < end_offset:
-        return 0
+async def _their_record_bytes(peer: PeerClient, offset: int, limit: int) -> int:
+    """Length of the peer's record, or of its filler; 0 when it has neither below `limit`."""
     data = b""
-    async for _, piece in peer.read_log(LogRange(offset, end_offset)):
+    async for _, piece in peer.read_log(LogRange(offset, limit)):
         data += piece
         found = scan_record(data, 0, len(data), physical_offset=offset)
         if found is not ScanStop.INCOMPLETE:

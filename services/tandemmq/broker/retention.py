@@ -215,8 +215,9 @@ def _master_hold(min_offset: int) -> Hold:
     return Hold(min_offset, "the master, which has them too", remedy)
 
 
-_NOT_KNOWN_YET: Final = Hold(
-    0, "a master that begins, and does not know yet who needs them", "see `tandemmq status` for what it waits for"
+_NOT_KNOWN_YET: Final = (
+    "a master that begins, and does not know yet who needs them",
+    "see `tandemmq status` for what it waits for",
 )
 
 
@@ -231,7 +232,8 @@ class _Place(NamedTuple):
 
 class MasterFloor:
     """A master keeps what a slave or a consumer group needs, delayed messages that wait (`timers`), and undecided
-    transactions. What these are it reads from its log as it begins: all is kept until it `is_serving`.
+    transactions. What these are it reads from its log as it begins: all is kept until it serves, but for what its group
+    has let go. `begins_behind` gives the end of that; None: it serves.
 
     `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
     may be among them. `forget_replica` when one has left for good.
@@ -250,7 +252,7 @@ class MasterFloor:
         is_system_topic: Callable[[str], bool],
         slaves: Callable[[], Sequence[SlaveView]],
         slave_count: int,
-        is_serving: Callable[[], bool] = lambda: True,
+        begins_behind: Callable[[], int | None] = lambda: None,
         transactions: Callable[[], Hold | None] = lambda: None,
         timers: TimerQueue | None = None,
         lite: LiteTopics | None = None,
@@ -264,7 +266,7 @@ class MasterFloor:
         self._is_system_topic = is_system_topic
         self._slaves = slaves
         self._slave_count = slave_count
-        self._is_serving = is_serving
+        self._begins_behind = begins_behind
         self._transactions = transactions
         self._timers = timers
         self._lite = lite
@@ -284,8 +286,8 @@ class MasterFloor:
         """See Floor. Others have their turn after each millisecond."""
         if wish.is_empty:
             return RetentionFloor(replica=self._replica_hold())
-        if not self._is_serving():
-            return RetentionFloor(master=_NOT_KNOWN_YET)
+        if (gone_before := self._begins_behind()) is not None:
+            return RetentionFloor(master=Hold(gone_before, *_NOT_KNOWN_YET), replica=self._replica_hold())
         reader, unread = await self._reader_holds()
         undecided = self._transactions()
         if undecided is not None and (reader is None or undecided.offset < reader.offset):

@@ -62,11 +62,14 @@ class GroupMemory:
         is_deep_newer = other.deep_run_id > self.deep_run_id
         # The one that began later has seen more, whichever ends first.
         later, earlier = (self, other) if self.run_id > other.run_id else (other, self)
+        seen = earlier.seen | later.seen
+        # Only deep runs look at what was kept aside.
+        kept = {broker_id: own.kept for broker_id, own in (other if is_deep_newer else self).seen.items()}
         return replace(
             self,
             replica_watermarks=watermarks,
             seen_at_s=other.seen_at_s | self.seen_at_s,
-            seen=earlier.seen | later.seen,
+            seen={broker_id: replace(own, kept=kept.get(broker_id, own.kept)) for broker_id, own in seen.items()},
             differing=differing_to_remember([*self.differing, *news]),
             extent_files=tuple(dict.fromkeys([*other.extent_files, *self.extent_files])),
             deep_findings=other.deep_findings if is_deep_newer else self.deep_findings,

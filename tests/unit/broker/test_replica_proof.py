@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Any, cast
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
+from support.stores import new_store, with_options
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.broker.replica_proof import ReplicaProof
-from tandemmq.core.replication.log_history import LogHistory, LogRange
+from tandemmq.broker.replica_proof import ReplicaProof, find_common_end
+from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+
+if TYPE_CHECKING:
+    from tandemmq.broker.peer_client import PeerClient
+    from tandemmq.core.storage.message_store import MessageStore
 
 LOG = bytes(range(100))
 FIRST = 40
@@ -158,3 +165,36 @@ async def test_an_epoch_is_promised_to_one_disk_and_the_master_left_after_it_is_
     again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another", nonce="N")
     again.read()
     assert again.greatest_epoch == 6
+
+
+class _Peer:
+    """Who holds the whole log of a store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
+        return [self._store.digest(*item) for item in ranges]
+
+    async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
+        for offset in range(wanted.start_offset, wanted.end_offset, 1 << 20):
+            yield offset, bytes(self._store.read_log(offset, min(1 << 20, wanted.end_offset - offset)))
+
+
+@pytest.mark.parametrize("body_bytes", [100, 10 << 20])
+async def test_a_damaged_record_is_known_by_the_peers_however_long_it_is(body_bytes: int) -> None:
+    """It is cut and comes again; of two sound ones that differ nobody here knows which is right."""
+    master, slave = (
+        new_store(SimulatedDisk(random.Random(1)), options=with_options(commit_log_file_bytes=12 << 20))
+        for _ in range(2)
+    )
+    for store in (master, slave):
+        store.load()
+    damaged = master.put(outgoing_message()).end_offset
+    end = master.put(outgoing_message(body=bytes(body_bytes))).end_offset
+    log = bytearray(master.read_log(0, end))
+    log[damaged + 100] ^= 1
+    slave.append_replicated(0, [memoryview(log)])
+    extent = LogExtent(0, end)
+    found = await find_common_end(cast("PeerClient", _Peer(master)), slave, extent, tail_bytes=2 * (body_bytes + 1_000))
+    assert found == (damaged, True)

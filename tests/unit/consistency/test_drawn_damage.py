@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from support.audit_stores import copy_group, open_store
+from support.audit_stores import AUDIT_OPTIONS, copy_group, make_master, open_store, replicate, write_side_files
 from support.drawn_damage import (
     ALL_DAMAGES,
     HARMLESS,
@@ -27,16 +27,20 @@ from support.drawn_damage import (
     problem_of_two_moments,
 )
 from support.inline_audit import run_inline
+from support.messages import outgoing_message
 from support.replica_folders import open_replica
 from support.store_damage import DAMAGES, write_at
-from support.stores import ManualClock
+from support.stores import ManualClock, flush_all
 from tandemmq.consistency.audit import AuditReport
 from tandemmq.core.audit.findings import Cause, FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
 from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.run_summary import ExitCode
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
+from tandemmq.core.storage.disk import DiskUsage
+from tandemmq.core.storage.retention import ExpiryWish, RetentionFloor
 
 _CASES = int(os.environ.get("DRAWN_SEEDS", "24"))
 """Each a whole run; more of them: DRAWN_SEEDS=1000. `make audit-check` draws hundreds."""
@@ -338,3 +342,43 @@ def test_a_folder_that_is_no_queues_goes_as_the_plan_says_and_does_not_come_back
     report = restarted()
     assert report.summary.exit_code is ExitCode.EQUAL, report.findings
     assert not stray.exists()
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_topic_that_an_operator_deleted_is_not_missing(
+    is_made_again: bool, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Its ConsumeQueues stay. The mark of a deletion says nothing of a topic that was made again, and had messages."""
+    for folder in copy_group(equal_group[:2], tmp_path / "groups" / "broker-a"):
+        path, table = folder / "config" / "topics.json", TopicTable()
+        table.load_json(path.read_text())
+        table.remove("logs", now_ms=1_600_000_000_000 if is_made_again else 1_800_000_000_000)
+        path.write_text(table.to_json())
+    found = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep").findings
+    assert [own.kind for own in found] == ([FindingKind.TOPIC_MISSING] if is_made_again else [])
+
+
+def test_a_queue_whose_topic_was_deleted_and_whose_messages_have_expired_is_no_stray_folder(tmp_path: Path) -> None:
+    """What is left of it is its last file, and of the deletion perhaps not even a mark."""
+    folders = [tmp_path / "groups" / "broker-a" / str(broker_id) for broker_id in range(2)]
+    store = open_store(folders[0], ManualClock())
+    for _ in range(3):
+        store.put(outgoing_message(topic="deleted"))
+    store.close()
+    make_master(folders[0], messages=600)
+    replicate(folders[0], folders[1])
+    write_side_files(folders)
+    file_bytes = AUDIT_OPTIONS.commit_log_file_bytes
+    for folder in folders:
+        store = open_store(folder, ManualClock())
+        flush_all(store)
+        wish = ExpiryWish(DiskUsage(90, 100), 0, *(file_bytes,) * 4, is_short=True)
+        job = store.expire(wish, RetentionFloor())
+        assert job is not None
+        job.run()
+        while store.trim_queues():
+            pass
+        store.close()
+        assert (folder / "consumequeue" / "deleted").is_dir()
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert report.summary.exit_code is ExitCode.EQUAL, report.findings

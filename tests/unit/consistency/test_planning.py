@@ -183,6 +183,22 @@ def test_of_runs_that_overlap_the_one_that_began_later_saw_the_replicas_last(end
     assert joined.seen == {0: SeenReplica(0, 200, 150), 1: SeenReplica(0, 90)}
 
 
+@pytest.mark.parametrize("ends_first", ["quick", "deep"])
+@pytest.mark.parametrize("began_first", ["quick", "deep"])
+def test_what_a_deep_run_saw_of_kept_bytes_is_not_forgotten_for_a_quick_one_beside_it(
+    began_first: str, ends_first: str
+) -> None:
+    """Forgotten, they would be seen for the first time by each deep run, and never be other than before."""
+    run_ids = {"quick": "2", "deep": "3"} if began_first == "quick" else {"quick": "3", "deep": "2"}
+    before = SeenReplica(0, 50, kept={"kept-tails/gone.log": "1"})
+    start = replace(_MEMORY, run_id="1", deep_run_id="1", seen={0: before})
+    quick = replace(start, run_id=run_ids["quick"], seen={0: replace(before, end_offset=200)})
+    seen = SeenReplica(0, 100, kept={"kept-tails/new.log": "2"})
+    deep = replace(start, run_id=run_ids["deep"], deep_run_id=run_ids["deep"], seen={0: seen})
+    one, other = (deep, quick) if ends_first == "quick" else (quick, deep)
+    assert one.joined(start, other).seen[0].kept == {"kept-tails/new.log": "2"}
+
+
 def test_memory_survives_its_file() -> None:
     memory = replace(
         _MEMORY,

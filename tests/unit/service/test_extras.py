@@ -79,6 +79,25 @@ finally:
     assert {"numpy", "tandemmq.broker.broker"}.isdisjoint(ended.stdout.split())
 
 
+def test_a_broker_that_serves_has_imported_all_of_it_before_its_loop_runs(tmp_path: Path) -> None:
+    """Its first turn would be a stall of a second: a warning of each start, and the longest one told from then on."""
+    script = f"""
+import asyncio, sys
+import tandemmq.broker.__main__ as program
+program.check_machine = lambda settings: []
+async def first_turn(*_):
+    print(*sys.modules, file=sys.stderr)
+    return 0
+program._serve = first_turn
+sys.exit(program.run_broker(["--set", "namesrvAddr=127.0.0.1:1", "--set", "storePathRootDir={tmp_path}"]))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert {"numpy", "tandemmq.broker.broker"} <= {*ended.stderr.split()}
+
+
 def test_a_check_names_what_only_a_broker_that_serves_would_miss(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

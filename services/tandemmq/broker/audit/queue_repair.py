@@ -15,6 +15,7 @@ what was kept of a position can be put back.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -531,7 +532,7 @@ def _of_record(job: FindEntriesJob, record: RecordFound) -> Iterator[DueEntry]:
 # replica, checked, and put back into the log first. Only a place that has no record in the log, or whose record nobody
 # in reach has, is told and passed over.
 #
-# One place after the other; each try and the tries together have a limit.
+# One place after the other; each try and the tries together have a limit, but for those that lack room on the disk.
 
 _RUN_MAX: Final = 1_000
 """Damaged neighbours that are mended with an entry: some pages."""
@@ -600,19 +601,21 @@ class QueueMending:
                 OSError,
                 TimeoutError,
             ) as error:
-                await self._failed_once(place, str(error))
+                await self._failed_once(place, error)
             else:
                 self._tries.pop(place, None)
 
-    async def _failed_once(self, place: tuple[str, int, int], reason: str) -> None:
-        tries = self._tries[place] = self._tries.get(place, 0) + 1
-        if tries == 1:
+    async def _failed_once(self, place: tuple[str, int, int], error: Exception) -> None:
+        tries = self._tries.get(place, 0)
+        if tries == 0:
             topic, queue_id, queue_offset = place
             log.warning(
-                "queue_entry_not_mended", topic=topic, queue_id=queue_id, queue_offset=queue_offset, reason=reason
+                "queue_entry_not_mended", topic=topic, queue_id=queue_id, queue_offset=queue_offset, reason=str(error)
             )
-        if tries >= _TRIES_MAX:
-            self._give_up(place, reason)
+        # On a full disk nothing is given up: an operator makes room, and whoever waits for it loses nothing.
+        self._tries[place] = max(1, tries if _is_for_room(error) else tries + 1)
+        if self._tries[place] >= _TRIES_MAX:
+            self._give_up(place, str(error))
             return
         self._damaged.put_last(place)
         await asyncio.sleep(self._pause_s)
@@ -737,6 +740,12 @@ class QueueMending:
             raise _NotNow(f"the disk failed: {error}") from error
         store.flush_finished(job)
         log.warning("record_put_back", offset=offset, size=len(data))
+
+
+def _is_for_room(error: Exception) -> bool:
+    """What is overwritten is kept first."""
+    cause = error.__cause__ if isinstance(error, RepairRefused) else error
+    return isinstance(cause, DiskFull) or (isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT))
 
 
 def _first_record_behind(held: bytes, length: int, offset: int) -> int | None:

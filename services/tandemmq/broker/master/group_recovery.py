@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from tandemmq.broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeaseStorage
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable
@@ -39,6 +40,7 @@ from tandemmq.core.replication.master_start import (
 )
 from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
+from tandemmq.core.storage.disk import DiskFull
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
@@ -152,6 +154,8 @@ class GroupRecovery:
         """What this start waits for; None while it works, and once it is over."""
         self.waiting_since_ms = 0
         """Monotonic."""
+        self.gone_before = 0
+        """Where the log begins that was, or is, fetched: what lies before it the group has let go."""
 
     @property
     def waited_ms(self) -> int:
@@ -386,6 +390,7 @@ class GroupRecovery:
                     await self._cut_progress()
                 # What our log holds now, it shares with theirs. A version without histories leaves us ours.
                 history = answer.history if answer.history.epochs else history
+                self.gone_before = answer.extent.min_offset
                 await self._copy(peer, answer)
                 if self._store.dispatched_offset < self._store.end_offset == answer.extent.end_offset:
                     # Nobody was promised a record of which this is a part; and there is no more of it to be had.
@@ -401,12 +406,20 @@ class GroupRecovery:
         start.log_changed(self._own())
 
     async def _copy(self, peer: PeerClient, answer: ReplicaAnswer) -> None:
-        start_offset = answer.extent.min_offset if self._extent().is_empty else self._store.end_offset
-        async with self._alone_with_store():
-            async for offset, data in peer.read_log(LogRange(start_offset, answer.extent.end_offset)):
-                self._store.append_raw(offset, data)
-                while self._store.dispatch():
-                    await asyncio.sleep(0)
+        """Waits for room where the disk is full: files that nobody needs any more may go meanwhile."""
+        while not self._given_up():
+            start_offset = answer.extent.min_offset if self._extent().is_empty else self._store.end_offset
+            try:
+                async with self._alone_with_store():
+                    async for offset, data in peer.read_log(LogRange(start_offset, answer.extent.end_offset)):
+                        self._store.append_raw(offset, data)
+                        while self._store.dispatch():
+                            await asyncio.sleep(0)
+                return
+            except DiskFull as error:
+                reason = f"there is no room for what {answer.endpoint} has more ({error}): {ROOM_REMEDY}"
+                self._note_waiting(Wait(reason, end_offset=answer.extent.end_offset, needs_operator=True))
+            await asyncio.sleep(ROOM_PAUSE_S)
 
     async def _cut_to_common(self, peer: PeerClient, answer: ReplicaAnswer) -> str:
         """Cuts our log back to what the better one shares with it, and keeps the rest aside; why not, or empty."""

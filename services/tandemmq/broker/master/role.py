@@ -103,7 +103,7 @@ class MasterRole:
             is_system_topic=parts.is_system_topic,
             slaves=self.replica.slaves,
             slave_count=parts.settings.total_replicas - 1,
-            is_serving=lambda: self.is_serving,
+            begins_behind=lambda: None if self.is_serving else self.recovery.gone_before,
             transactions=parts.client_api.transactions.hold,
             timers=parts.message_timers.queue,
             lite=parts.lite_topics,

@@ -50,6 +50,7 @@ from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
+from tandemmq.core.metadata.replica_merge import read_removals
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
@@ -294,11 +295,26 @@ class _DerivedCheck:
             more = {"topic": topic, "queue_id": queue_id, "queue_offset": lost[0]}
             more["end_queue_offset"] = lost[-1] + 1
             yield self._new(FindingKind.QUEUE_ENTRY_MISSING, detail, path or folder, messages=len(lost), **more)
-        elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
+        elif (
+            span is None
+            and self._is_at_rest
+            and self._is_no_queue(topic, queue_id)
+            and not self._had_entries(topic, queue_id, first, room_end)
+        ):
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
             more = {"topic": topic, "queue_id": queue_id, "cause": Cause.NO_QUEUE}
             folder = self._folder_to_move(topic, queue_id)
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, folder, **more)
+
+    def _had_entries(self, topic: str, queue_id: int, first: int, end: int) -> bool:
+        """They have expired: the topic was deleted since, or has fewer queues, and its folder stays."""
+        while first < end:
+            data = self._store.read_queue(topic, queue_id, first, min(_BLOCK_ENTRIES, end - first))
+            sizes = np.frombuffer(data, dtype=QUEUE_ENTRIES, count=len(data) // ENTRY.size)["size"]
+            if sizes.any() or not len(sizes):
+                return bool(len(sizes))
+            first += len(sizes)
+        return False
 
     def _folder_to_move(self, topic: str, queue_id: int) -> str:
         """Of what is no queue: with all of its topic, if there is none."""
@@ -423,20 +439,19 @@ class _DerivedCheck:
             if not (self._is_damaged(span.first_offset) and self._is_damaged(span.last_offset)):
                 by_topic.setdefault(topic, []).append(span)
         held = {topic for topic, _ in self._store.queues()}
-        version_ms = (
-            read_java_json(self._store.metadata(MetadataFile.TOPICS) or "{}")
-            .object("dataVersion")
-            .integer("timestamp", 0)
-        )
+        table = read_java_json(self._store.metadata(MetadataFile.TOPICS) or "{}")
+        version_ms, removals = table.object("dataVersion").integer("timestamp", 0), read_removals(table)
         for topic, spans in sorted(by_topic.items()):
             messages = sum(max(0, span.next_queue_offset - span.first_queue_offset) for span in spans)
             config = topics.get(topic)
             if config is None:
-                # A topic that was deleted has no queues, and the table was changed after its last message: after all
-                # that came behind it as well, whatever time it had before the clock was set.
+                # A topic that was deleted has a mark of that; or, by RocketMQ, no queues, and the table was changed.
+                # After its last message: after all that came behind it as well, whatever time it had before the clock
+                # was set.
                 last_offset = max(span.last_offset for span in spans)
                 behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
-                if topic in held or min(behind, default=0) > version_ms:
+                last_ms = min(behind, default=0)
+                if last_ms > removals.get(topic, -1) and (topic in held or last_ms > version_ms):
                     detail = f"the log has {messages} messages of topic {topic}, and the table does not know it"
                     yield self._topic_finding(FindingKind.TOPIC_MISSING, topic, detail, messages)
                 continue

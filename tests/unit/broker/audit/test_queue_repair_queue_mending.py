@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.messages import outgoing_message
 from support.running_time import PATIENCE_S
 from support.stores import ManualClock, flush_all, new_store, with_options
+from tandemmq.broker.audit import store_files
 from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
 from tandemmq.broker.audit.queue_repair import (
+    _TRIES_MAX,
     KeptEntries,
     QueueMending,
     QueueOrder,
@@ -24,7 +29,7 @@ from tandemmq.broker.audit.queue_repair import (
     QueueRepaired,
     ReplicaRead,
 )
-from tandemmq.broker.audit.store_files import StoreFiles
+from tandemmq.broker.audit.store_files import OpenFile, StoreFiles
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.core.audit.repair_plan import RepairRefused
@@ -362,6 +367,38 @@ async def _mend(shelf: _Shelf, place: tuple[int, int], read: ReplicaRead) -> Dam
     await asyncio.wait({worker})
     assert not shelf.failures
     return damaged
+
+
+@pytest.mark.parametrize("what", ["entry", "record"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_on_a_full_disk_nothing_is_given_up(
+    tmp_path: Path, what: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is overwritten is kept first. An operator makes room: until then the group waits, and nothing is lost."""
+    shelf = _Shelf(tmp_path, 1, count=60)
+    shelf.restart()
+    (queue_id, place), (body, _) = shelf.chance.choice(list(shelf.sent.items()))
+    shelf.replica = shelf.log
+    if what == "record":
+        at = shelf.log.index(body)
+        with (tmp_path / f"commitlog/{0:020d}").open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([shelf.log[at] ^ 1]))
+    else:
+        shelf.write(queue_id, place * 20, bytes(20))
+    tries, write_all = itertools.count(), store_files.write_all
+
+    def full(file: OpenFile, data: bytes) -> None:
+        if next(tries) < 2 * _TRIES_MAX:
+            raise OSError(code, os.strerror(code))
+        write_all(file, data)
+
+    monkeypatch.setattr(store_files, "write_all", full)
+    with capture_logs() as lines:
+        assert await shelf.received("*") == shelf.wanted("*")
+    assert shelf.damaged.lost_count == 0
+    # One line, and not one for each try.
+    assert [line["event"] for line in lines].count("queue_entry_not_mended") == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

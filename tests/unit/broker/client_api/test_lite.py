@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,17 @@ from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
+from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
-from support.stores import SMALL_OPTIONS, flush_all
+from support.stores import SMALL_OPTIONS, ManualClock, flush_all
 from tandemmq.broker.client_api.lite import SILENCE_MAX_MS
+from tandemmq.broker.dead_letters import DeadLetterResend
+from tandemmq.broker.queries.message_queries import MessageQueries
+from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.lite_topics import lmq_name
 from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.storage.disk import DiskUsage
@@ -610,6 +617,51 @@ def test_a_message_behind_a_damaged_entry_comes_when_that_is_mended(
         assert waits(receive(lite))
     lite.api.drain(is_stopping=False)
     assert received(lite).bodies == [b"1"]
+
+
+@pytest.mark.plain
+async def test_what_is_put_again_takes_no_number_of_a_message_behind_a_damaged_entry(
+    lite: BrokerAssembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two messages of one number: the later one would stand for all from there on, once the entry is mended."""
+    lite.add_group("group", retry_max_times=1)
+    sync(lite, "a")
+    send(lite, "a", b"buried")
+    (one,) = received(lite).messages
+    request = pb.ForwardMessageToDeadLetterQueueRequest(
+        group=definition.Resource(name="group"),
+        topic=definition.Resource(name="sessions"),
+        receipt_handle=one.system_properties.receipt_handle,
+        message_id=one.system_properties.message_id,
+        lite_topic="a",
+    )
+    call(lite, "ForwardMessageToDeadLetterQueue", request)
+    send(lite, "a", b"1", b"2", b"3")
+    queries = MessageQueries(
+        store=lite.store,
+        topics=lite.topics,
+        pages=RememberedPages(ManualClock()),
+        clock=lite.clock,
+        is_indexed=True,
+    )
+    resend, read = DeadLetterResend(lite, queries), StoreQueueReader.messages
+
+    def before_the_damage(*asked: Any) -> list[StoredMessage | None]:
+        return list(takewhile(lambda found: found is None or bytes(found.body) != b"2", read(*asked)))
+
+    with monkeypatch.context() as damage:
+        lite.lite_topics.clear()
+        damage.setattr(StoreQueueReader, "messages", before_the_damage)
+        (letter,) = await resend.resend("group", [0], dry_run=False)
+    assert (letter.new_queue_offset, "a damaged entry, which is being mended" in letter.problem) == (-1, True)
+    await resend.resend("group", [0], dry_run=False)
+    lite.api.housekeep()
+    bodies = []
+    for _ in range(4):
+        answer = received(lite, batch_size=1)
+        bodies += answer.bodies
+        ack(lite, answer)
+    assert bodies == [b"1", b"2", b"3", b"buried"]
 
 
 def test_lost_answer_that_is_asked_for_in_smaller_parts_comes_in_parts(lite: BrokerAssembly) -> None:

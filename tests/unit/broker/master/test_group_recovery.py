@@ -25,8 +25,8 @@ from tandemmq.broker.peer_client import EpochPromise, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.offsets import PhysicalOffset
-from tandemmq.core.replication.log_history import LogExtent, LogHistory
-from tandemmq.core.replication.master_start import MasterStart, Relation, ReplicaAnswer
+from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
+from tandemmq.core.replication.master_start import Fetch, MasterStart, Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
@@ -43,7 +43,8 @@ class _Start:
         self._failures = iter(failures)
         self.name_server_memories: list[ReplicaMemory] = []
         self.clock, identity = ManualClock(), BrokerIdentity("C", "broker-a", 0)
-        clock, disk = self.clock, SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms)
+        clock = self.clock
+        disk = self.disk = SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms)
         self.store = new_store(disk, clock)
         self.replica = ReplicaIdentity(disk, identity, new_disk_id=lambda: "M", nonce="N")
         self.store.load()
@@ -93,6 +94,7 @@ class _Start:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_recovery, "ASK_PAUSE_S", 0.0)
+    monkeypatch.setattr(group_recovery, "ROOM_PAUSE_S", 0.0)
 
 
 async def test_tables_that_cannot_be_fetched_are_waited_for_in_sight_and_told_once_for_each_cause() -> None:
@@ -333,3 +335,67 @@ async def test_a_replica_is_ahead_that_has_what_the_disk_lacked_as_the_start_beg
     other = ReplicaAnswer(2, "slave-2:1", "T", LogExtent(0, ends[2]), history, Relation.WITHIN)
     await recovery._metadata_wait(cast("MasterStart", SimpleNamespace(answers=[other])))
     assert start.sources == [[MetadataSource("slave-2:1", is_ahead=is_ahead, shares_history=True)]]
+
+
+class _LongerLog:
+    """A `PeerClient` whose log has five files, the oldest of which is gone."""
+
+    def __init__(self) -> None:
+        self.store = new_store(SimulatedDisk(random.Random(2)))
+        self.store.load()
+        while self.store.end_offset < 5 * self.store.segment_bytes:
+            self.store.put(outgoing_message())
+        self.extent = LogExtent(self.store.segment_bytes, self.store.end_offset)
+
+    async def __aenter__(self) -> _LongerLog:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing was opened."""
+
+    async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
+        offset = wanted.start_offset
+        while offset < wanted.end_offset:
+            piece = bytes(self.store.read_log(offset, min(1_000, wanted.end_offset - offset)))
+            yield offset, piece
+            offset += len(piece)
+
+
+async def _fetched(start: _Start, longer: _LongerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_recovery, "PeerClient", lambda _endpoint: longer)
+    answer = ReplicaAnswer(1, "slave:1", "S", longer.extent, LogHistory.of([(1, 0)]), Relation.EXTENDS)
+    own = cast("MasterStart", SimpleNamespace(log_changed=lambda _own: None))
+    await start.recovery._fetch(own, Fetch(answer))
+
+
+async def test_a_log_that_finds_no_room_is_waited_for_in_sight_and_fetched_once_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start that died of it would die of it the next time, too: nothing that is old goes before somebody waits."""
+    start, longer = _Start([]), _LongerLog()
+    start.disk.capacity_bytes = start.disk.usage().used_bytes + 3 * longer.store.segment_bytes
+    fetching = asyncio.create_task(_fetched(start, longer, monkeypatch))
+    async with asyncio.timeout(PATIENCE_S):
+        while start.recovery.waiting is None and not fetching.done():
+            await asyncio.sleep(0)
+    assert start.recovery.waiting is not None, fetching.result()
+    assert "no room for what slave:1 has more" in start.recovery.waiting.reason
+    # Retention may let go of what the other log has no more.
+    assert (start.told, start.recovery.gone_before) == (1, longer.extent.min_offset)
+    start.disk.capacity_bytes *= 2
+    await fetching
+    ends = longer.extent.min_offset, longer.extent.end_offset
+    assert (start.store.min_offset, start.store.end_offset) == ends
+    assert start.store.digest(*ends) == longer.store.digest(*ends)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_start_that_finds_no_room_ends_when_the_broker_does(
+    is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, longer = _Start([]), _LongerLog()
+    start.disk.capacity_bytes = start.disk.usage().used_bytes + longer.store.segment_bytes // 2
+    start.recovery._given_up = lambda: is_over or start.recovery.waiting is not None
+    await _fetched(start, longer, monkeypatch)
+    assert start.store.end_offset < longer.extent.end_offset
+    assert not start.recovery.is_whole
