@@ -30,7 +30,7 @@ from tandemmq.core.storage.disk import DiskError, StorageError, StoreLocked
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import tls_files_problems
 from tandemmq.service.event_loop import LoopMeter, SystemClock
-from tandemmq.service.extras import absent_packages, install_line
+from tandemmq.service.extras import absence_problems
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
@@ -134,10 +134,7 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     """What on this machine keeps the broker from starting: absent packages, taken ports, an unwritable store."""
     return [
         # They are imported when it serves.
-        *(
-            f"{package} is not installed, which this program needs; {install_line('broker')}"
-            for package in absent_packages("broker")
-        ),
+        *absence_problems("broker"),
         *loopback_problems(settings),
         *check_ports_free(settings.bind_address, settings.listen_ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
@@ -180,11 +177,11 @@ def _access_problems(settings: BrokerSettings) -> list[str]:
 async def _serve(
     settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
 ) -> int:
-    # Half of what there is to import, and nothing that a check or a refusal needs.
-    from tandemmq.broker.broker import Broker
-
     clock = SystemClock()
     with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
+        # Half of what there is to import, and nothing that a check or a refusal needs.
+        from tandemmq.broker.broker import Broker
+
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0
