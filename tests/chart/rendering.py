@@ -104,10 +104,15 @@ def upgrade(api: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_program(command, env=_ENVIRONMENT)
 
 
-def conform(text: str) -> str:
-    """What kubeconform finds wrong with rendered text, "" if nothing. An object without a schema counts as wrong."""
+def conform(*texts: str) -> str:
+    """What kubeconform finds wrong with rendered texts, "" if nothing. An object without a schema counts as wrong.
+
+    It takes in its schemas at each call, which costs more than many objects do.
+    """
     location = f"{_SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    done = run_program([_kubeconform(), "-strict", "-schema-location", location, "-"], input=text, env=_ENVIRONMENT)
+    done = run_program(
+        [_kubeconform(), "-strict", "-schema-location", location, "-"], input="\n---\n".join(texts), env=_ENVIRONMENT
+    )
     return done.stdout + done.stderr if done.returncode else ""
 
 

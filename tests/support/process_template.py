@@ -1,4 +1,4 @@
-"""A process that has everything imported, of which services are forked: none spends its start on imports.
+"""A process of which services are forked: the first of a kind has it import what they need, the others find it there.
 
 `python -m support.process_template FD` reads orders from that socket, a JSON object a line, and answers each:
 
@@ -28,7 +28,12 @@ from typing import Any, Final, NoReturn
 
 from support.running_time import PATIENCE_S
 
-PRELOADED: Final = ("tandemmq.broker.__main__", "tandemmq.broker.broker", "tandemmq.nameserver.__main__")
+# What each imports as it starts, and when it serves.
+_IMPORTS: Final = {
+    "tandemmq.broker": ("tandemmq.broker.__main__", "tandemmq.broker.broker"),
+    "tandemmq.nameserver": ("tandemmq.nameserver.__main__", "tandemmq.nameserver.name_server"),
+    "tandemmq.admin": ("tandemmq.admin.__main__", "tandemmq.admin.admin_service"),
+}
 _POLL_S: Final = 0.02
 # The first answer waits for the imports.
 
@@ -144,6 +149,7 @@ def _serve(orders: socket.socket) -> None:
         if "code_of" in order:
             answer = {"code": _code_of(order["code_of"], codes)}
         else:
+            _import(order["module"])
             pid = os.fork()
             if pid == 0:
                 orders.close()
@@ -152,6 +158,14 @@ def _serve(orders: socket.socket) -> None:
             codes.pop(pid, None)
             answer = {"pid": pid}
         orders.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _import(module: str) -> None:
+    if f"{module}.__main__" not in sys.modules:
+        for name in _IMPORTS[module]:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
 
 
 def _code_of(pid: int, codes: dict[int, int]) -> int | None:
@@ -182,8 +196,4 @@ def _become(order: Mapping[str, Any]) -> NoReturn:
 if __name__ == "__main__":
     # The test process is told to stop by the terminal; its children are ended by it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for preloaded in PRELOADED:
-        importlib.import_module(preloaded)
-    gc.collect()
-    gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -55,7 +55,7 @@ def test_every_module_of_an_image_imports_with_its_packages(image: str) -> None:
 
 
 # Packages whose names compiled modules use as values alone: the compiler takes them for anything.
-VALUES_ALONE: Final = {"hpack", "structlog"}
+VALUES_ALONE: Final = {"structlog"}
 
 
 def test_what_compiled_modules_name_as_types_is_there_when_an_image_compiles_them() -> None:

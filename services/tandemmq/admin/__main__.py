@@ -12,34 +12,14 @@ import asyncio
 import ipaddress
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from structlog.typing import FilteringBoundLogger
 
-from tandemmq.admin.api.access import Access, AccessRules, SessionTable, TokenGuesses
-from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer
-from tandemmq.admin.api.shared_port import ALPN, GrpcSide, SharedPort
-from tandemmq.admin.audit_log import AuditLog
-from tandemmq.admin.cluster_reader import CachedCluster, ClusterReader, ClusterReading
-from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place, starter_of
-from tandemmq.admin.console.frame import PageTemplates
-from tandemmq.admin.history import USAGE_INTERVAL_MS, USAGE_NAMES_MAX, ClusterHistory, UsageHistory
-from tandemmq.admin.http_api import CONSOLE_PAGES, http_app
-from tandemmq.admin.metrics import ClusterMetrics
-from tandemmq.admin.operations.operations import Operations, OperationsDesk
-from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.operations.topics import ORDINARY
-from tandemmq.admin.operations.values import PageRequest
-from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
-from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
-from tandemmq.admin.trace_reader import ClusterTraces
-from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
-from tandemmq.core.clock import Clock
-from tandemmq.service.certificates import TlsFiles, tls_files_problems
+from tandemmq.service.certificates import tls_files_problems
 from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.extras import absence_problems
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
@@ -51,6 +31,7 @@ from tandemmq.service.settings import (
     effective_settings,
     refuse,
     settings_of_command_line,
+    signals_end,
     stop_requested,
     use_all_files,
 )
@@ -65,6 +46,8 @@ def main() -> None:
         arguments=sys.argv[1:],
         environ=os.environ,
         check=lambda loaded: [
+            # They are imported when it serves.
+            *absence_problems("admin"),
             *check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
             *check_service_tls(loaded, Role.ADMIN, clock=SystemClock()),
             *(tls_files_problems(loaded.tls_cert_path, loaded.tls_key_path) if loaded.tls_cert_path else ()),
@@ -72,6 +55,10 @@ def main() -> None:
     )
     configure_logging(os.environ, service="admin")
     use_all_files()
+    # Most of what there is to import, and nothing that a check or a refusal needs; a loop would be held up by it.
+    with signals_end():
+        import tandemmq.admin.admin_service  # noqa: F401
+
     try:
         asyncio.run(_serve(settings))
     except ListenError as error:
@@ -85,139 +72,13 @@ async def _serve(settings: AdminSettings) -> None:
     _warn_if_open(settings, log)
     clock = SystemClock()
     with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
-        async with _serving(settings, clock=clock, log=log) as port:
+        from tandemmq.admin.admin_service import serving
+
+        async with serving(settings, clock=clock, log=log) as port:
             log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
             await stop.wait()
             log.info("admin_stopping")
     log.info("admin_stopped")
-
-
-@asynccontextmanager
-async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogger) -> AsyncIterator[int]:
-    """Reads the cluster and serves while the block runs; gives the port."""
-    channels = Channels()
-    consistency = ConsistencyRuns(
-        results_place(settings.consistency_results, namespace=settings.kubernetes_namespace),
-        clock=clock,
-        log=log,
-        overdue_after_ms=settings.consistency_overdue_after,
-    )
-    cluster = CachedCluster(
-        ClusterReader(channels, settings.name_servers),
-        clock=clock,
-        log=log,
-        forget_after_ms=settings.forget_brokers_after,
-        more_findings=consistency.findings,
-    )
-    history = ClusterHistory()
-    cluster.on_reading(history.observe)
-    usage = UsageHistory()
-    audit_log = AuditLog(clock=clock, log=log)
-    access = Access(
-        settings.admin_token,
-        AccessRules.of(settings),
-        SessionTable(clock=clock),
-        guesses=TokenGuesses(clock=clock),
-        audit_log=audit_log,
-    )
-    secret_key = settings.secret_key.get_secret_value()
-    credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None
-    starter = starter_of(settings, clock=clock, log=log)
-    operations = Operations(
-        channels,
-        members=lambda: cluster.latest.state if cluster.latest is not None else None,
-        send_client=lambda access_points: Producer(
-            ClientOptions(access_points=access_points, credentials=credentials), clock
-        ),
-        clock=clock,
-        verifier=starter,
-    )
-    desk = OperationsDesk(operations, audit_log)
-    metrics = ClusterMetrics(cluster, consistency, clock=clock)
-    grpc_side = GrpcSide(
-        ClusterServicer(cluster, clock=clock),
-        ConsistencyServicer(consistency),
-        access=access,
-        clock=clock,
-        desk=desk,
-    )
-    port = SharedPort(
-        http_app(
-            cluster,
-            consistency,
-            ClusterTraces(cluster, channels),
-            access=access,
-            metrics=metrics,
-            templates=PageTemplates(),
-            clock=clock,
-            desk=desk,
-            add_pages=CONSOLE_PAGES,
-            history=history,
-            usage=usage,
-            refresh_ms=settings.refresh_interval,
-        ),
-        grpc_side,
-        bind_address=settings.bind_address,
-        port=settings.http_port,
-        max_connections=settings.max_connections,
-        stop_limit_ms=settings.shutdown_timeout,
-        tls=TlsFiles(settings.tls_cert_path, settings.tls_key_path, protocols=ALPN, clock=clock).context
-        if settings.tls_cert_path
-        else None,
-    )
-    try:
-        number = port.listen()
-        async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
-            work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
-            work.append(tasks.create_task(consistency.keep_reading()))
-            work.append(tasks.create_task(_keep_usage(usage, operations, clock)))
-            if starter is not None:
-                work.append(tasks.create_task(starter.keep()))
-            if settings.kubernetes_role_labels:
-                pods = KubernetesPods(instance=settings.kubernetes_instance, namespace=settings.kubernetes_namespace)
-                work.append(tasks.create_task(RoleLabels(pods, log=log).keep(cluster)))
-            serving = tasks.create_task(port.serve())
-            try:
-                yield number
-            finally:
-                port.stop()
-                await serving
-                for task in work:
-                    task.cancel()
-    finally:
-        await channels.close()
-
-
-async def _keep_usage(usage: UsageHistory, operations: Operations, clock: Clock) -> None:
-    """Samples topics and groups for their plots; until it is cancelled."""
-    asked = PageRequest(size=USAGE_NAMES_MAX)
-    while True:
-        await asyncio.sleep(USAGE_INTERVAL_MS / 1_000)
-        try:
-            topics = await operations.topics(search="", categories=(ORDINARY,), page=asked)
-            groups = await operations.groups(search="", page=asked)
-        except OperationFailed:
-            # Nobody who knows answers now: a gap.
-            continue
-        # A sum that lacks a broker would be a dip that never was.
-        stored = {topic.name: -1 if topics.unseen else topic.stored for topic in topics.items}
-        standing = {group.name: (-1, -1) if groups.unseen else (group.lag, group.inflight) for group in groups.items}
-        usage.observe_topics(stored, at_ms=clock.monotonic_ms(), at_wall_ms=clock.wall_ms())
-        usage.observe_groups(standing, at_wall_ms=clock.wall_ms())
-
-
-async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:
-    """gRPC's health says what /readyz says: ready once the cluster has been read."""
-    read = asyncio.Event()
-
-    def first(_: ClusterReading) -> None:
-        read.set()
-
-    forget = cluster.on_reading(first)
-    await read.wait()
-    forget()
-    await grpc_side.set_serving(True)
 
 
 def _warn_if_open(settings: AdminSettings, log: FilteringBoundLogger) -> None:

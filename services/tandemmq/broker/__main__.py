@@ -30,7 +30,7 @@ from tandemmq.core.storage.disk import DiskError, StorageError, StoreLocked
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import tls_files_problems
 from tandemmq.service.event_loop import LoopMeter, SystemClock
-from tandemmq.service.extras import absent_packages, install_line
+from tandemmq.service.extras import absence_problems
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
@@ -43,6 +43,7 @@ from tandemmq.service.settings import (
     check_ports_free,
     effective_settings,
     settings_of_command_line,
+    signals_end,
     stop_requested,
     use_all_files,
 )
@@ -100,7 +101,8 @@ def run_broker(arguments: Sequence[str]) -> int:
     # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Half of what there is to import, and nothing that a check or a refusal needs; a loop would be held up by it.
-    from tandemmq.broker.broker import Broker
+    with signals_end():
+        from tandemmq.broker.broker import Broker
 
     exit_code = EXIT_TRY_AGAIN
     try:
@@ -137,10 +139,7 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     """What on this machine keeps the broker from starting: absent packages, taken ports, an unwritable store."""
     return [
         # They are imported when it serves.
-        *(
-            f"{package} is not installed, which this program needs; {install_line('broker')}"
-            for package in absent_packages("broker")
-        ),
+        *absence_problems("broker"),
         *loopback_problems(settings),
         *check_ports_free(settings.bind_address, settings.listen_ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),

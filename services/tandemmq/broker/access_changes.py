@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import structlog
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from tandemmq.core.access.sealed_secrets import NONCE_BYTES, KeysUnreadable, SecretKeys
@@ -273,6 +272,8 @@ def read_seeds(path: str) -> Seeds:
     secret, and OSError."""
     if not path:
         return Seeds()
+    import yaml  # For the few brokers that have such a file.
+
     try:
         document = _SeedsDocument.model_validate(yaml.safe_load(_text_of(path)) or {})
         users = tuple(

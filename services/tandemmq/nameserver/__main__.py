@@ -18,7 +18,6 @@ from pathlib import Path
 
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
-from tandemmq.nameserver.name_server import NameServerMetrics, serving
 from tandemmq.nameserver.route_registry import RouteRegistry, StoreFolderError
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.service.event_loop import LoopMeter, SystemClock
@@ -34,10 +33,10 @@ from tandemmq.service.settings import (
     effective_settings,
     refuse,
     settings_of_command_line,
+    signals_end,
     stop_requested,
     use_all_files,
 )
-from tandemmq.service.telemetry.span_export import resource_attributes
 
 
 def main() -> None:
@@ -57,6 +56,10 @@ def main() -> None:
     configure_logging(os.environ, service="nameserver")
     use_all_files()
     meter = LoopMeter()
+    # Nothing that a check or a refusal needs; a loop would be held up by it.
+    with signals_end():
+        import tandemmq.nameserver.name_server  # noqa: F401
+
     problems: list[str] = []
     try:
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
@@ -79,6 +82,8 @@ async def _serve(settings: NameServerSettings, meter: LoopMeter) -> None:
     clock = SystemClock()
     log.info("name_server_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
     with stop_requested() as stop:
+        from tandemmq.nameserver.name_server import serving
+
         async with (
             serving(settings, clock=clock, log=log) as (registry, port),
             _metrics(settings, registry, clock=clock, meter=meter) as metrics_port,
@@ -95,6 +100,9 @@ async def _metrics(
     settings: NameServerSettings, registry: RouteRegistry, *, clock: Clock, meter: LoopMeter
 ) -> AsyncIterator[int]:
     """Gives metrics away while the block runs, as the settings say; gives the port of /metrics, 0 without one."""
+    from tandemmq.nameserver.name_server import NameServerMetrics
+    from tandemmq.service.telemetry.span_export import resource_attributes
+
     instance_id = f"{socket.gethostname()}:{settings.listen_port}"
     exports = MetricExports(
         settings.metrics_options(),

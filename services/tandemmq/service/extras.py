@@ -34,6 +34,14 @@ def absent_packages(extra: str) -> list[str]:
     return [package for package in _packages(extra) if not _is_installed(package)]
 
 
+def absence_problems(extra: str) -> list[str]:
+    """Those, for people to read: of a service that imports them when it serves."""
+    return [
+        f"{package} is not installed, which this program needs; {install_line(extra)}"
+        for package in absent_packages(extra)
+    ]
+
+
 def install_line(*extras: str) -> str:
     """What to type."""
     return f"pip install 'tandemmq[{','.join(extras)}]'"

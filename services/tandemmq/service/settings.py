@@ -481,6 +481,22 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
+def signals_end() -> Iterator[None]:
+    """SIGTERM or SIGINT ends the process in order, exit code 0, while the block runs: for what a service imports before
+    its loop, which would be held up by it. On the main thread."""
+
+    def end(_number: int, _frame: object) -> None:
+        sys.exit(0)
+
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+@contextmanager
 def stop_requested() -> Iterator[asyncio.Event]:
     """An event that SIGTERM or SIGINT sets. A second signal acts as the operating system's default: the process ends.
 

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pytest
 
 from support.running_time import PATIENCE_S
+from tandemmq.admin import __main__ as admin_program
 from tandemmq.broker import __main__ as broker_program
-from tandemmq.broker.settings import BrokerSettings
-from tandemmq.service.settings import EXIT_REFUSED, Passing, load_settings
+from tandemmq.service import extras
+from tandemmq.service.settings import EXIT_REFUSED
 
 _ROOT: Final = Path(__file__).parents[3]
 _SERVICES: Final = ("nameserver", "broker", "admin", "consistency")
@@ -62,11 +64,12 @@ sys.argv = ["x", "--help"]
     assert early.isdisjoint({"argparse", "asyncio", "importlib.metadata", "json", "pathlib"})
 
 
-def test_a_broker_that_is_refused_has_imported_nothing_that_only_one_that_serves_needs() -> None:
-    script = """
+@pytest.mark.parametrize("service", ["broker.broker", "nameserver.name_server", "admin.admin_service"])
+def test_a_service_that_is_refused_has_imported_nothing_that_only_one_that_serves_needs(service: str) -> None:
+    script = f"""
 import sys
-sys.argv = ["mqbroker", "--check", "--set", "namesrvAdr=127.0.0.1:9876"]
-from tandemmq.broker.__main__ import main
+sys.argv = ["x", "--check", "--set", "namesrvAdr=127.0.0.1:9876"]
+from tandemmq.{service.partition(".")[0]}.__main__ import main
 try:
     main()
 finally:
@@ -76,7 +79,7 @@ finally:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert ended.returncode == EXIT_REFUSED, ended.stderr
-    assert {"numpy", "tandemmq.broker.broker"}.isdisjoint(ended.stdout.split())
+    assert {"numpy", "fastapi", f"tandemmq.{service}"}.isdisjoint(ended.stdout.split())
 
 
 def test_a_broker_that_serves_has_imported_all_of_it_before_its_loop_runs(tmp_path: Path) -> None:
@@ -98,20 +101,24 @@ sys.exit(program.run_broker(["--set", "namesrvAddr=127.0.0.1:1", "--set", "store
     assert {"numpy", "tandemmq.broker.broker"} <= {*ended.stderr.split()}
 
 
-def test_a_check_names_what_only_a_broker_that_serves_would_miss(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("program", [broker_program, admin_program])
+def test_a_check_names_what_only_a_service_that_serves_would_miss(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(broker_program, "absent_packages", lambda extra: [extra, "numpy"])
-    ports = ("listenPort=0", "haListenPort=0", "grpcServerPort=0", "bindAddress=127.0.0.1", "brokerIP1=127.0.0.1")
-    settings = load_settings(
-        BrokerSettings,
-        environ={},
-        overrides=["namesrvAddr=127.0.0.1:1", f"storePathRootDir={tmp_path}", *ports],
-    )
-    told = [problem for problem in broker_program.check_machine(settings) if "not installed" in problem]
-    assert told == [
-        f"{package} is not installed, which this program needs; pip install 'tandemmq[broker]'"
-        for package in ("broker", "numpy")
+    monkeypatch.setattr(extras, "absent_packages", lambda extra: [extra, "numpy"])
+    settings = ["namesrvAddr=127.0.0.1:1", "bindAddress=127.0.0.1"]
+    if program is broker_program:
+        settings += ["listenPort=0", "haListenPort=0", "grpcServerPort=0", "brokerIP1=127.0.0.1"]
+        settings.append(f"storePathRootDir={tmp_path}")
+    else:
+        settings.append("httpPort=0")
+    monkeypatch.setattr(sys, "argv", ["x", "--check", *(word for one in settings for word in ("--set", one))])
+    with pytest.raises(SystemExit) as refused:
+        program.main()
+    extra = program.__name__.split(".")[1]
+    assert capsys.readouterr().err.splitlines() == [
+        f"{package} is not installed, which this program needs; pip install 'tandemmq[{extra}]'"
+        for package in (extra, "numpy")
     ]
     # Nobody brings it by waiting.
-    assert not any(isinstance(problem, Passing) for problem in told)
+    assert refused.value.code == EXIT_REFUSED

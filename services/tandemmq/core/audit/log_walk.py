@@ -45,6 +45,8 @@ _QUEUES_MAX: Final = 256
 _BEFORE_BYTES: Final = 64 << 10
 _BEFORE_MAX: Final = 8
 """Messages before a mark, of which one has to be known where it lies."""
+_WINDOW_BYTES: Final = 64 << 10
+"""Of records that are looked at one by one: a read of each would cost more than all bytes between them."""
 
 
 class PieceKind(Enum):
@@ -111,7 +113,9 @@ class _Walk:
                 offset = piece.end_offset
                 continue
             file_end = self._store.segment_end(offset)
-            limit = min(file_end, offset + length, self._store.facts.end_offset)
+            # Behind the walk's end lies the rest of its last record.
+            rest = _WINDOW_BYTES if length == _READ_BYTES else length
+            limit = min(file_end, offset + length, self._end + rest, self._store.facts.end_offset)
             # Collected first: what is done between yields may have the buffer used again.
             found, stopped_at, stop = self._whole_records(offset, limit)
             yield from found
@@ -233,9 +237,11 @@ def next_anchor(store: ReplicaStore, start: int, end: int) -> int | None:
     """The first place in [start, end), within one file, where a record starts: one that says so itself, or a whole one
     that was written for another place."""
     room_end = min(store.segment_end(start), store.facts.end_offset)
+    # Up to the last byte of a magic code of a record that starts before `end`.
+    search_end = min(room_end, end + _MAGIC_AT + len(_MAGIC_PREFIX) - 1)
     offset = start
     while offset < end:
-        limit = min(room_end, offset + _READ_BYTES)
+        limit = min(search_end, offset + _READ_BYTES)
         data = bytes(store.read_log(offset, limit))
         at = data.find(_MAGIC_PREFIX, _MAGIC_AT)
         while at >= 0 and offset + at - _MAGIC_AT < end:
@@ -245,7 +251,7 @@ def next_anchor(store: ReplicaStore, start: int, end: int) -> int | None:
             if _misplaced_at(store, candidate, room_end) is not None:
                 return candidate
             at = data.find(_MAGIC_PREFIX, at + 1)
-        if limit == room_end:
+        if limit == search_end:
             return None
         offset = limit - (_MAGIC_AT + len(_MAGIC_PREFIX) - 1)
     return None
@@ -278,11 +284,12 @@ def _chain_up_to(store: ReplicaStore, start: int, room_end: int) -> tuple[int | 
     and when the last record before that was stored."""
     lowest = max(store.facts.min_offset, start - start % store.facts.segment_bytes)
     last_ms: int | None = None
+    window = _Window(store, room_end)
     for reach in _REACHES_BYTES:
         low, last_ms = max(lowest, start - reach), None
         place = low if low == lowest else next_anchor(store, low, start)
         while place is not None and place < start:
-            record = _record_at(store, place, room_end, physical_offset=place, check_crc=False)
+            record = _record_at(window, place, room_end, physical_offset=place, check_crc=False)
             if record is not None:
                 place, last_ms = place + record.size, record.store_timestamp_ms
             elif _closes_file(store, place, last_ms=last_ms):
@@ -304,12 +311,13 @@ def whole_records_end(store: ReplicaStore, end: int) -> int:
     if end <= facts.min_offset or end % facts.segment_bytes == 0 or store.is_in_hole(end - 1):
         return max(end, facts.min_offset)
     lowest = max(facts.min_offset, end - end % facts.segment_bytes)
+    window = _Window(store, end)
     for reach in _REACHES_BYTES:
         low = max(lowest, end - reach)
         last: int | None = None
         place = low if low == lowest else next_anchor(store, low, end)
         while place is not None and place < end:
-            record = _record_at(store, place, end, physical_offset=place, check_crc=False)
+            record = _record_at(window, place, end, physical_offset=place, check_crc=False)
             if record is not None:
                 last = place = place + record.size
             else:
@@ -386,18 +394,37 @@ def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:
     return _record_at(store, behind, room_end, physical_offset=behind, check_crc=False) is not None
 
 
+class _Window:
+    """The log of a store up to `room_end`, which ends within one file, for who goes from record to record. What was
+    read last stays: it is for one look at bytes that are there, not for what may come."""
+
+    def __init__(self, store: ReplicaStore, room_end: int) -> None:
+        self._store = store
+        self._room_end = room_end
+        self._start = 0
+        self._bytes = b""
+
+    def read_log(self, start_offset: int, end_offset: int) -> memoryview:
+        """See ReplicaStore."""
+        if not self._start <= start_offset <= end_offset <= self._start + len(self._bytes):
+            limit = max(end_offset, min(start_offset + _WINDOW_BYTES, self._room_end))
+            self._start, self._bytes = start_offset, bytes(self._store.read_log(start_offset, limit))
+        return memoryview(self._bytes)[start_offset - self._start : end_offset - self._start]
+
+
 def _record_at(
-    store: ReplicaStore, offset: int, room_end: int, *, physical_offset: int, check_crc: bool
+    log: ReplicaStore | _Window, offset: int, room_end: int, *, physical_offset: int, check_crc: bool
 ) -> RecordFound | None:
     """The record at `offset`, if there is one that was written for `physical_offset`."""
-    head = store.read_log(offset, min(offset + SMALLEST_RECORD_BYTES, room_end))
+    head = log.read_log(offset, min(offset + SMALLEST_RECORD_BYTES, room_end))
     if len(head) < SMALLEST_RECORD_BYTES:
         return None
     size = int.from_bytes(head[:4], "big")
     own_offset = int.from_bytes(head[_OWN_OFFSET_AT : _OWN_OFFSET_AT + 8], "big", signed=True)
-    if own_offset != physical_offset or not SMALLEST_RECORD_BYTES <= size <= room_end - offset:
+    largest = min(room_end - offset, LONGEST_RECORD_BYTES)
+    if own_offset != physical_offset or not SMALLEST_RECORD_BYTES <= size <= largest:
         return None
-    view = store.read_log(offset, offset + size)
+    view = log.read_log(offset, offset + size)
     found = scan_record(view, 0, size, physical_offset=physical_offset, check_crc=check_crc)
     return found if isinstance(found, RecordFound) else None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 
 from support.audit_stores import copy_group, open_store
 from support.messages import outgoing_message
-from support.replica_folders import open_replica
+from support.replica_folders import FolderFiles, open_replica
+from support.store_damage import write_at
 from support.stores import ManualClock
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.replica_store import ReplicaStore
@@ -52,6 +55,35 @@ def test_split_walks_find_each_record_once(seed: int, equal_group: list[Path]) -
     cuts = sorted({0, end, *(chance.randrange(end) for _ in range(20))})
     found = [start for low, high in pairwise(cuts) for start in starts(store, low, high)]
     assert found == starts(store, 0, end)
+
+
+def test_a_walk_of_one_record_reads_little_wherever_it_begins(equal_group: list[Path]) -> None:
+    """Before it lie a dozen records, which are no dozen reads: each is a request where the log is another machine's."""
+    files = FolderFiles(equal_group[0])
+    facts = open_replica(equal_group[0]).facts
+    # Near a file's end lies the mark of it, which ConsumeQueues are asked of.
+    places = [offset for offset in range(0, facts.end_offset, 997) if offset % facts.segment_bytes < 180_000]
+    for start in places:
+        store = ReplicaStore(files, facts)
+        files.reads = 0
+        list(walk_log(store, start, start + 1, in_batches=False))
+        assert files.reads <= 7
+        assert store.bytes_read < 300_000
+
+
+def test_a_length_that_no_record_has_is_not_read(tmp_path: Path) -> None:
+    store = open_store(tmp_path, ManualClock())
+    first = store.put(outgoing_message())
+    second = store.put(outgoing_message())
+    third = store.put(outgoing_message())
+    store.close()
+    facts = replace(open_replica(tmp_path).facts, segment_bytes=1 << 30, end_offset=1 << 30)
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    write_at(path, first.physical_offset, (1 << 29).to_bytes(4, "big"))
+    os.truncate(path, facts.end_offset)
+    replica = ReplicaStore(FolderFiles(tmp_path), facts)
+    assert starts(replica, second.physical_offset - 10, third.physical_offset) == [second.physical_offset]
+    assert replica.bytes_read < 8 << 20
 
 
 def test_record_within_a_body_is_no_boundary(tmp_path: Path) -> None:
