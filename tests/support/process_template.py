@@ -32,7 +32,7 @@ from support.running_time import PATIENCE_S
 _IMPORTS: Final = {
     "tandemmq.broker": ("tandemmq.broker.__main__", "tandemmq.broker.broker"),
     "tandemmq.nameserver": ("tandemmq.nameserver.__main__", "tandemmq.nameserver.name_server"),
-    "tandemmq.admin": ("tandemmq.admin.__main__", "tandemmq.admin.admin_service"),
+    "tandemmq.admin": ("tandemmq.admin.__main__", "tandemmq.admin.http_api"),
 }
 _POLL_S: Final = 0.02
 # The first answer waits for the imports.

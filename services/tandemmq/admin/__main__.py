@@ -57,7 +57,7 @@ def main() -> None:
     use_all_files()
     # Most of what there is to import, and nothing that a check or a refusal needs; a loop would be held up by it.
     with signals_end():
-        import tandemmq.admin.admin_service  # noqa: F401
+        import tandemmq.admin.http_api  # noqa: F401
 
     try:
         asyncio.run(_serve(settings))
@@ -72,7 +72,7 @@ async def _serve(settings: AdminSettings) -> None:
     _warn_if_open(settings, log)
     clock = SystemClock()
     with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
-        from tandemmq.admin.admin_service import serving
+        from tandemmq.admin.http_api import serving
 
         async with serving(settings, clock=clock, log=log) as port:
             log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
