@@ -13,7 +13,7 @@ from support.running_time import run_program
 _SERVICES = {
     "tandemmq.broker.broker": ("listenPort=0", "haListenPort=0", "grpcServerPort=0", "brokerIP1=127.0.0.1"),
     "tandemmq.nameserver.name_server": ("listenPort=0",),
-    "tandemmq.admin.admin_service": ("httpPort=0",),
+    "tandemmq.admin.http_api": ("httpPort=0",),
 }
 
 

@@ -64,7 +64,7 @@ sys.argv = ["x", "--help"]
     assert early.isdisjoint({"argparse", "asyncio", "importlib.metadata", "json", "pathlib"})
 
 
-@pytest.mark.parametrize("service", ["broker.broker", "nameserver.name_server", "admin.admin_service"])
+@pytest.mark.parametrize("service", ["broker.broker", "nameserver.name_server", "admin.http_api"])
 def test_a_service_that_is_refused_has_imported_nothing_that_only_one_that_serves_needs(service: str) -> None:
     script = f"""
 import sys

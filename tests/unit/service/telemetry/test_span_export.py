@@ -239,7 +239,7 @@ def test_a_fan_gives_every_span_to_each() -> None:
     assert [sink.sends for sink in sinks] == [[send], [send]]
 
 
-@pytest.mark.parametrize("module", ["broker.broker", "nameserver.name_server", "admin.admin_service"])
+@pytest.mark.parametrize("module", ["broker.broker", "nameserver.name_server", "admin.http_api"])
 def test_a_service_that_exports_nothing_loads_no_exporter(module: str) -> None:
     script = f"import sys, tandemmq.{module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
