@@ -155,13 +155,6 @@ async def test_members_behind_one_gateway_stay_connected_while_many_addresses_ta
                 with strangers(port, _ELSEWHERE, b"\x16\x03\x01"):
                     await asyncio.sleep(3)
                     assert [(await each(StringValue(), timeout=_LIMIT_S)).value for each in members] == connections
-                    async with aio_channel(f"127.0.0.1:{port}", options) as channel:
-                        late = channel.unary_unary(
-                            _STATUS,
-                            request_serializer=StringValue.SerializeToString,
-                            response_deserializer=StringValue.FromString,
-                        )
-                        assert (await late(StringValue(), timeout=_LIMIT_S, wait_for_ready=True)).value
     finally:
         await server.stop(limit_ms=0)
 
