@@ -247,7 +247,8 @@ class _History:
             if _name_of(known.kind, group) == group:
                 known.finished.discard(group)
                 known.hidden.pop(group, None)
-                known.given[group] = 0
+                if group in known.given:
+                    known.given[group] = 0
 
     async def set_clock(self, hours: int) -> None:
         self._has_clock_jumped |= self.time.wrong_ms != hours * _HOUR_MS
