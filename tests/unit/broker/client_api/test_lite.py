@@ -109,6 +109,17 @@ def received(broker: BrokerAssembly, **options: object) -> Answer:
     return Answer.of(receive(broker, **options))  # type: ignore[arg-type]
 
 
+def to_dead_letters(message: definition.Message) -> pb.ForwardMessageToDeadLetterQueueRequest:
+    """Of a message of lite topic `a`."""
+    return pb.ForwardMessageToDeadLetterQueueRequest(
+        group=definition.Resource(name="group"),
+        topic=definition.Resource(name="sessions"),
+        receipt_handle=message.system_properties.receipt_handle,
+        message_id=message.system_properties.message_id,
+        lite_topic="a",
+    )
+
+
 def ack(broker: BrokerAssembly, answer: Answer, *, group: str = "group") -> list[int]:
     request = pb.AckMessageRequest(
         group=definition.Resource(name=group),
@@ -341,13 +352,7 @@ def test_forwarded_message_is_a_dead_letter_once(lite: BrokerAssembly) -> None:
     sync(lite, "a")
     send(lite, "a", b"1")
     (one,) = received(lite).messages
-    request = pb.ForwardMessageToDeadLetterQueueRequest(
-        group=definition.Resource(name="group"),
-        topic=definition.Resource(name="sessions"),
-        receipt_handle=one.system_properties.receipt_handle,
-        message_id=one.system_properties.message_id,
-        lite_topic="a",
-    )
+    request = to_dead_letters(one)
     for _ in range(2):
         answer = call(lite, "ForwardMessageToDeadLetterQueue", request)
         assert answer.only(pb.ForwardMessageToDeadLetterQueueResponse).status.code == Code.OK
@@ -628,13 +633,7 @@ async def test_what_is_put_again_takes_no_number_of_a_message_behind_a_damaged_e
     sync(lite, "a")
     send(lite, "a", b"buried")
     (one,) = received(lite).messages
-    request = pb.ForwardMessageToDeadLetterQueueRequest(
-        group=definition.Resource(name="group"),
-        topic=definition.Resource(name="sessions"),
-        receipt_handle=one.system_properties.receipt_handle,
-        message_id=one.system_properties.message_id,
-        lite_topic="a",
-    )
+    request = to_dead_letters(one)
     call(lite, "ForwardMessageToDeadLetterQueue", request)
     send(lite, "a", b"1", b"2", b"3")
     queries = MessageQueries(
