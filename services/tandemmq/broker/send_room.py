@@ -15,6 +15,9 @@ saved nothing up.
 
 What waits is memory: beyond a bound in bytes an address waits with no more than an equal share of it, and is refused.
 
+An address that does not wait waits for the loop, though: between its send and its answer there are turns in which a
+report is read, and sends for which it made room go on. So while there was one lately, only a few go on in a turn.
+
 The bound on the log is there for the sake of order alone. If nothing was acknowledged for a while, order helps nobody:
 a slave is gone or very slow, and all that waits goes to the log, to be answered there as if there were no bound.
 """
@@ -36,6 +39,8 @@ MESSAGE_WEIGHT_BITS: Final = 14
 HELD_BYTES_MAX: Final = 512 << 20
 STALLED_S: Final = 0.2
 """Slaves report many times in it while they follow."""
+AT_A_TIME: Final = 8
+"""Sends that go on in a turn of the loop then: a tenth of a millisecond."""
 # Addresses that have taken more than their share; beyond, those that have not are forgotten.
 _SHARES_MAX: Final = 4_096
 
@@ -105,6 +110,8 @@ class SendRoom:
         self._now = 0
         self._has_moved = False
         self._is_watched = False
+        # Looks until nobody counts any more who went on at once while others waited.
+        self._newcomer_looks = 0
 
     def change(self, messages_max: int) -> None:
         self.weight_max = messages_max << MESSAGE_WEIGHT_BITS
@@ -129,6 +136,8 @@ class SendRoom:
             start = self._ends.get(address, 0)
             if start <= self._now:
                 self._note_end(address, self._now + weight)
+                if self._starts:
+                    self._newcomer_looks = 2
                 return False
             waiting = self._addresses[address] = _Address()
             self._push(start, address)
@@ -141,14 +150,20 @@ class SendRoom:
             self._call_later(STALLED_S, self._look)
         return True
 
-    def made(self) -> None:
-        """There is room again: as many go on as it takes."""
+    def made(self) -> bool:
+        """There is room again: as many go on as it takes, or as a turn should take. True: there is room for more, in
+        the next turn."""
         self._has_moved = True
         self.is_full = False
-        while self._starts and not self.is_full:
+        left = AT_A_TIME if self._newcomer_looks else -1
+        while self._starts and not self.is_full and left:
             self._send_next()
-        if not self._starts:
-            self._ends.clear()
+            left -= 1
+        if self._starts:
+            has_room, self.is_full = not self.is_full, True
+            return has_room
+        self._ends.clear()
+        return False
 
     def open(self) -> None:
         self.is_full = False
@@ -181,6 +196,7 @@ class SendRoom:
 
     def _look(self) -> None:
         self._is_watched = False
+        self._newcomer_looks = max(0, self._newcomer_looks - 1)
         if not self.held_count:
             return
         if not self._has_moved:

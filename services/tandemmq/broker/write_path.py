@@ -114,6 +114,8 @@ class WritePath:
         self.waiting_count = 0
         """Requests that wait for a slave, the disk, or the end of the turn."""
         self._waiting_weight = 0
+        # The next turn of the loop begins with sends for which there was room in this one.
+        self._is_making_room = False
         # Puts of this turn whose answers wait for nothing but its end.
         self._unheld: list[Put] = []
         # When the last put was appended.
@@ -311,8 +313,14 @@ class WritePath:
 
     def _make_room(self) -> None:
         """Fewer wait than before."""
-        if self._waiting_weight < self.room.weight_max:
-            self.room.made()
+        if self._waiting_weight < self.room.weight_max and self.room.made() and not self._is_making_room:
+            self._is_making_room = True
+            self._turns.call_next(self._make_more_room)
+
+    def _make_more_room(self) -> None:
+        self._is_making_room = False
+        if self.room.is_full:
+            self._make_room()
 
     def close(self) -> None:
         if self._timer is not None:

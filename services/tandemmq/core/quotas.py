@@ -34,8 +34,13 @@ NAMES_MAX: Final = 16_384
 _OTHERS: Final = ""
 # So much of a rate may pass at once.
 _BURST_MS: Final = 1_000
-# Counts do not tell when there will be room.
+ANSWER_MAX_MS: Final = 1_500
+"""A refusal is told after so long at the latest: below every client's own time limit, which is 3 s."""
+# The first of those who are refused together is told so early at least; also where counts do not tell when there will
+# be room.
 _PAUSE_MS: Final = 1_000
+# Between two of them, at most.
+_SPREAD_MAX_MS: Final = 25
 # Leases that one receive looks after; it takes half as many at most, so that looking keeps up.
 _LOOKS: Final = 64
 
@@ -83,6 +88,8 @@ class OverQuota(NamedTuple):
     quantity: Quantity
     limit: int
     pause_ms: int
+    answered_ms: int
+    """After which the refusal is told: whoever asks again then finds room, or waits for little."""
 
     @property
     def counter(self) -> str:
@@ -208,43 +215,76 @@ def address_of_peer(peer: str) -> str:
     return known
 
 
+@dataclass(slots=True)
+class _Debt:
+    """What one name owes of one rate; times are monotonic ms."""
+
+    paid_at: float = 0.0
+    """By then time has paid it."""
+    took_ms: float = 0.0
+    """How long time pays for what was taken last."""
+    answered_at: float = 0.0
+    """When the next one who is refused is told so."""
+
+    def refusal(self, now_ms: int) -> tuple[int, int] | None:
+        """None: whatever it is passes. Else after how many ms it passes, and after how many it is told.
+
+        Those who are refused together would ask again together, and be refused again, all but one. So one after the
+        other is told, each when there is room for it if that is soon; beyond `ANSWER_MAX_MS` they begin again.
+        """
+        room_at = self.paid_at - _BURST_MS
+        if room_at < now_ms:
+            return None
+        last_at = now_ms + ANSWER_MAX_MS
+        first_at = min(room_at + 1, now_ms + _PAUSE_MS)
+        answered_at = max(self.answered_at, first_at)
+        if answered_at > last_at:
+            answered_at = first_at
+        self.answered_at = answered_at + min(self.took_ms, _SPREAD_MAX_MS)
+        return int(room_at - now_ms) + 1, int(answered_at - now_ms)
+
+
 class _Debts:
-    """Until when, in monotonic ms, each name has paid for what it took of one rate."""
+    """What each name owes of one rate."""
 
     def __init__(self) -> None:
-        self._paid_at: dict[str, float] = {}
+        self._of: dict[str, _Debt] = {}
         self._next_sweep_ms = 0
 
-    def wait_ms(self, name: str, now_ms: int) -> int:
-        """How long until the name may take again; 0: it may now."""
-        owed = self._paid_at.get(self._place(name, now_ms), 0.0) - now_ms
-        return 0 if owed < _BURST_MS else int(owed - _BURST_MS) + 1
+    def refusal(self, name: str, now_ms: int) -> tuple[int, int] | None:
+        """As a `_Debt`'s."""
+        debt = self._of.get(self._place(name, now_ms))
+        return None if debt is None else debt.refusal(now_ms)
 
     def take(self, name: str, amount: int, per_second: int, now_ms: int) -> None:
         place = self._place(name, now_ms)
-        self._paid_at[place] = max(self._paid_at.get(place, 0.0), now_ms) + amount * 1_000 / per_second
+        debt = self._of.get(place)
+        if debt is None:
+            debt = self._of[place] = _Debt()
+        debt.took_ms = amount * 1_000 / per_second
+        debt.paid_at = max(debt.paid_at, now_ms) + debt.took_ms
 
     def pay_at(self, before: Callable[[str], int | None], after: Callable[[str], int | None], now_ms: int) -> None:
         """Rates are others now. Whoever has none any more owes nothing."""
-        paid_at: dict[str, float] = {}
-        for name, paid_ms in self._paid_at.items():
+        left: dict[str, _Debt] = {}
+        for name, debt in self._of.items():
             old, new = before(name), after(name)
-            if new is not None and paid_ms > now_ms:
+            if new is not None and debt.paid_at > now_ms:
                 share = min(1.0, old / new) if old is not None else 1.0
-                paid_at[name] = now_ms + (paid_ms - now_ms) * share
-        self._paid_at = paid_at
+                left[name] = _Debt(now_ms + (debt.paid_at - now_ms) * share, debt.took_ms * share)
+        self._of = left
 
     def _place(self, name: str, now_ms: int) -> str:
         """Where its debt is kept. Who owes nothing is forgotten when room is needed, at most once a second."""
-        if name in self._paid_at or len(self._paid_at) < NAMES_MAX:
+        if name in self._of or len(self._of) < NAMES_MAX:
             return name
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + _BURST_MS
-            self._paid_at = {known: paid for known, paid in self._paid_at.items() if paid > now_ms}
-        return name if len(self._paid_at) < NAMES_MAX else _OTHERS
+            self._of = {known: debt for known, debt in self._of.items() if debt.paid_at > now_ms}
+        return name if len(self._of) < NAMES_MAX else _OTHERS
 
     def __len__(self) -> int:
-        return len(self._paid_at)
+        return len(self._of)
 
 
 class _Lease(NamedTuple):
@@ -319,9 +359,9 @@ class Quotas:
         worst: OverQuota | None = None
         for kind, name, quantity, limit in self._limits(share, quantities):
             debts = self._debts.get((kind, quantity))
-            wait_ms = debts.wait_ms(name, now_ms) if debts is not None else 0
-            if wait_ms and (worst is None or wait_ms > worst.pause_ms):
-                worst = OverQuota(kind, name, quantity, limit, wait_ms)
+            refusal = debts.refusal(name, now_ms) if debts is not None else None
+            if refusal is not None and (worst is None or refusal[0] > worst.pause_ms):
+                worst = OverQuota(kind, name, quantity, limit, *refusal)
         return self._told(worst)
 
     def _charge(self, share: Share, quantities: tuple[Quantity, ...], amounts: tuple[int, ...], now_ms: int) -> None:
@@ -337,7 +377,7 @@ class Quotas:
         limit = self.rules.limit(kind, address, quantity)
         if limit is None or self._connections[address] < limit:
             return None
-        return self._told(OverQuota(kind, address, quantity, limit, _PAUSE_MS))
+        return self._told(OverQuota(kind, address, quantity, limit, _PAUSE_MS, _PAUSE_MS))
 
     def connected(self, address: str) -> None:
         self._connections[address] += 1
@@ -351,7 +391,7 @@ class Quotas:
         """One more receive that waits; `poll_ended` with the same share ends it, unless it was refused."""
         for kind, name, quantity, limit in self._limits(share, (Quantity.POLLS,)):
             if self._polls[kind, name] >= limit:
-                return self._told(OverQuota(kind, name, quantity, limit, _PAUSE_MS))
+                return self._told(OverQuota(kind, name, quantity, limit, _PAUSE_MS, _PAUSE_MS))
         for kind in QuotaKind:
             if (held_by := share.name(kind)) is not None:
                 self._polls[kind, held_by] += 1
@@ -388,7 +428,7 @@ class Quotas:
             if held is not None and len(held) >= limit:
                 self._look(held, _LOOKS)
                 if len(held) >= limit:
-                    return self._told(OverQuota(kind, name, quantity, limit, _PAUSE_MS))
+                    return self._told(OverQuota(kind, name, quantity, limit, _PAUSE_MS, _PAUSE_MS))
         return None
 
     def _look(self, held: deque[_Lease], looks: int) -> None:

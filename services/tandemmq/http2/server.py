@@ -75,11 +75,13 @@ class Server:
         tls: Callable[[], ssl.SSLContext] | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
         write_soon: Callable[[Callable[[], None]], object] | None = None,
+        read_last: Callable[[int], None] | None = None,
         gate: ConnectionGate | None = None,
     ) -> None:
         """`tls` gives the context of each new connection, which must offer ALPN "h2"; needed unless `tls_mode` is
         DISABLED. `write_soon` calls back when all that this turn of the loop brought was handled; `call_soon` of the
-        loop, unless somebody has better. `gate` is asked for each connection; None: whoever comes is served.
+        loop, unless somebody has better. `read_last` is told the descriptor whose reader the loop is to call behind all
+        others. `gate` is asked for each connection; None: whoever comes is served.
         """
         assert tls is not None or tls_mode is TlsMode.DISABLED, "TLS needs a context"
         self.limits: Final = limits or Limits()
@@ -87,6 +89,7 @@ class Server:
         self.counters: Final[Counter[str]] = Counter()
         self._new_stream: Final = new_stream
         self._gate: Final = gate
+        self._read_last: Final = read_last
         self._tls: Final = tls
         self._tls_mode: Final = tls_mode
         self.output: Final = PendingOutput(write_soon)
@@ -128,6 +131,8 @@ class Server:
                 self._plain = PlainSockets(
                     self.memory, self.output, self.new_connection, self._disconnected, self._count
                 )
+                if self._read_last is not None:
+                    self._read_last(self._plain.fileno())
         except OSError:
             listener.close()
             raise

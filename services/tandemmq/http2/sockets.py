@@ -13,7 +13,8 @@ short however much others send (ADR 44). Of a socket that shares the loop with o
 `_SERVE_S`, and the rest waits for its next turn: a receive of 200 bytes may cost more than a body of 100 KiB. After
 `_TURN_S` whoever was not served waits for the next turn, which serves one socket of each address, whoever waits longest
 first, before it serves a second of any. And where addresses speak of which nobody waits, every other turn is theirs
-alone, and as short as what they ask for. A turn costs what it serves, however many wait.
+alone, and as short as what they ask for; for a while the others' turns are short then, too, since an answer may wait
+for what the loop reads between them. A turn costs what it serves, however many wait.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ _EVENTS_MAX: Final = 256
 # No socket is read any more when the requests of a turn have taken so long: some 70 sends, enough for what a turn
 # does once for all of them to be little for each.
 _TURN_S: Final = 0.001
+# The same for so long after a turn that was theirs of whom nobody waits.
+_SHORT_TURN_S: Final = 0.0003
+_NEWCOMERS_S: Final = 0.1
 # Of one socket in a turn, if there are others; a request that has begun is handled whole.
 _SERVE_S: Final = 0.0003
 # Read of a socket at a time, if there are others: what is not handled in time is kept here, of each of them. Of very
@@ -94,8 +98,9 @@ class PlainSockets:
         self._sockets: dict[int, PlainSocket] = {}
         # Not served in the last turn, or not to their end; empty unless there is more to do than a turn may take.
         self._waiting: _Waiting = OrderedDict()
-        # The last turn served only addresses of which nobody waited.
+        # The last turn served only addresses of which nobody waited; and when one last did.
         self._was_for_newcomers = False
+        self._newcomers_at = -inf
         self._epoll = select.epoll()
         # Ready while somebody waits: what a connection keeps no kernel knows of.
         self._again: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -105,6 +110,10 @@ class PlainSockets:
 
     def __len__(self) -> int:
         return len(self._sockets)
+
+    def fileno(self) -> int:
+        """What the loop watches."""
+        return self._epoll.fileno()
 
     def open_now(self) -> list[PlainSocket]:
         return list(self._sockets.values())
@@ -188,6 +197,11 @@ class PlainSockets:
         turn = newcomers if is_for_newcomers else waiting
         again: _Waiting = OrderedDict()
         self._waiting = again
+        turn_s = _TURN_S
+        if is_for_newcomers:
+            self._newcomers_at = self.now()
+        elif self.now() - self._newcomers_at < _NEWCOMERS_S:
+            turn_s = _SHORT_TURN_S
         turn_ends = self.read_at = 0.0
         while turn:
             host, its = turn.popitem(last=False)
@@ -198,8 +212,8 @@ class PlainSockets:
                 continue
             served.on_ready(events)
             if not turn_ends:
-                turn_ends = self.read_at and self.read_at + _TURN_S
-            elif self.read_at >= turn_ends:
+                turn_ends = self.read_at and self.read_at + turn_s
+            if turn_ends and self.now() >= turn_ends:
                 break
         self._waiting = waiting
         for left in (newcomers, again) if is_for_newcomers else (again,):

@@ -39,6 +39,9 @@ class LoopTurns:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._soon: deque[Callable[[], object]] = deque()
         self._writes: deque[Callable[[], object]] = deque()
+        self.last_read: int | None = None
+        """The descriptor whose reader is called behind all others of a turn: it may have much to do, and no other waits
+        for that."""
 
     @property
     def is_due(self) -> bool:
@@ -67,6 +70,14 @@ class LoopTurns:
         """Calls back after `delay` seconds."""
         # Kept, since asking which loop is running asks the kernel which process this is.
         return (self._loop or asyncio.get_running_loop()).call_later(delay, callback)
+
+    def call_next(self, callback: Callable[[], object]) -> None:
+        """Calls back at the beginning of the next turn, which comes at once."""
+        (self._loop or asyncio.get_running_loop()).call_soon(callback)
+
+    def read_last(self, fd: int) -> None:
+        """From now on `fd`, which has a reader, is `last_read`."""
+        self.last_read = fd
 
     def end(self) -> None:
         """Does what is left to do. What comes of that is left to the next end, so that sockets get their turn; so is
@@ -102,6 +113,11 @@ class TurnSelector(selectors.DefaultSelector):
         is_due = self._turns.is_due
         ready = super().select(0) if is_due or timeout == 0 else self._wait(timeout)
         if self._turn_end is not None and (ready or is_due):
+            if len(ready) > 1:
+                for index, (key, _) in enumerate(ready):
+                    if key.fd == self._turns.last_read:
+                        ready.append(ready.pop(index))
+                        break
             ready.append(self._turn_end)
         return ready
 

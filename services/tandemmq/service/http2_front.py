@@ -144,6 +144,7 @@ class Http2Front:
         """`turns` are the loop's it will run on: answers are written at their ends."""
         self._bind_address = bind_address
         self._port = port
+        turns = turns or LoopTurns()
         self._index = MethodIndex(clock)
         self._health = HealthService()
         self.new_call: Final = self._index
@@ -153,7 +154,8 @@ class Http2Front:
             limits=limits or Limits(message_bytes=MESSAGE_BYTES_MAX),
             tls=tls,
             tls_mode=tls_mode,
-            write_soon=(turns or LoopTurns()).write_soon,
+            write_soon=turns.write_soon,
+            read_last=turns.read_last,
             gate=gate,
         )
         self._index.add(self._health.method_table())

@@ -489,6 +489,38 @@ async def test_who_had_nothing_left_over_has_a_turn_of_its_own() -> None:
         assert seen == [True]
 
 
+async def test_turns_are_short_while_somebody_may_wait_for_an_answer_who_left_nothing_over() -> None:
+    """What his answer waits for is read between turns: a slave's report."""
+    order: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 0.0002, order)
+        greedy = [connect_from(rig, "127.0.0.2") for _ in range(20)]
+        orderly = connect_from(rig, "127.0.0.3")
+        await until(lambda: rig.have_spoken(21))
+        for peer in greedy:
+            peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(40)))
+
+        async def calls_of_turns(count: int) -> list[int]:
+            """How many each turn had of the greedy address; turns that had none are not told."""
+            found: list[int] = []
+            async with asyncio.timeout(PATIENCE_S):
+                while len(found) < count:
+                    before = len(order)
+                    await asyncio.sleep(0)
+                    if of_it := order[before:].count("127.0.0.2"):
+                        found.append(of_it)
+            return found
+
+        await calls_of_turns(1)
+        assert min(await calls_of_turns(4)) >= 5
+        orderly.sendall(unary_request(1))
+        await until(lambda: "127.0.0.3" in order)
+        assert max(await calls_of_turns(4)) <= 2
+        rig.spent_s += 0.1
+        assert min(await calls_of_turns(4)) >= 5
+        await until(lambda: len(order) == 20 * 40 + 1)
+
+
 async def test_a_turn_costs_what_it_serves_however_many_wait() -> None:
     """Ten thousand that come back at once must not make a turn of a millisecond one of ten."""
     few, many = [await calls_of_a_turn(count) for count in (40, 320)]

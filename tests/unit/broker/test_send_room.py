@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.manual_time import ManualTime
-from tandemmq.broker.send_room import SendRoom
+from tandemmq.broker.send_room import AT_A_TIME, SendRoom
 
 GREEDY = "ipv4:10.0.0.1"
 MODEST = "ipv4:10.0.0.2"
@@ -25,6 +25,8 @@ class Log:
         """Peer and number of each send, as they came to the log."""
         self.bytes: Counter[str] = Counter()
         """By address."""
+        self.sent_in_turns: list[int] = []
+        """How many of those that waited went on in each turn."""
         self.waiting = 0
         """In the log, without an acknowledgement."""
         self._numbers: Counter[str] = Counter()
@@ -48,8 +50,12 @@ class Log:
 
     def confirm(self, count: int) -> None:
         self.waiting -= min(count, self.waiting)
-        if self.room.is_full and self.waiting < self.messages_max:
-            self.room.made()
+        while self.room.is_full and self.waiting < self.messages_max:
+            before = len(self.sent)
+            has_room_for_more = self.room.made()
+            self.sent_in_turns.append(len(self.sent) - before)
+            if not has_room_for_more:
+                break
 
     @property
     def brought(self) -> int:
@@ -116,6 +122,22 @@ def test_as_many_go_on_as_there_is_room_for() -> None:
     log.messages_max = 1_000
     log.confirm(1)
     assert len(log.sent) == 50
+    assert log.sent_in_turns == [45]
+
+
+def test_few_go_on_in_a_turn_while_somebody_came_who_did_not_wait() -> None:
+    log = Log(messages_max=64)
+    for _ in range(1_000):
+        log.send(f"{GREEDY}:1")
+    log.confirm(64)
+    assert log.send(f"{MODEST}:1")
+    log.confirm(65)
+    assert log.sent_in_turns == [63, *[AT_A_TIME] * 8]
+    # The other one has not come again for some time.
+    for _ in range(3):
+        log.time.advance(199)
+        log.confirm(64)
+    assert log.sent_in_turns[-1] == 64
 
 
 @given(

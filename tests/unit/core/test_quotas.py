@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemmq.core import quotas as module
 from tandemmq.core.quotas import (
+    ANSWER_MAX_MS,
     NAMES_MAX,
     Quantity,
     QuotaKind,
@@ -110,6 +114,38 @@ def test_no_more_passes_than_the_rate_and_a_second_and_one_request(
             taken += size
             largest = max(largest, size)
         assert taken <= per_second * (now_ms / 1_000 + 1) + largest
+
+
+@given(
+    st.integers(1, 400),
+    st.integers(20, 2_000),
+    st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    st.integers(0, 5),
+)
+def test_those_who_are_refused_together_find_room_one_after_the_other(
+    senders: int, per_second: int, sizes: list[int], round_trip_ms: int
+) -> None:
+    """However many send again as soon as they are told: what is refused costs the broker as much as a send."""
+    limited = quotas(f"address:* sentMessages={per_second}")
+    # When each sends next, and whether it was refused.
+    ready = [(0, number) for number in range(senders)]
+    refused: Counter[int] = Counter()
+    taken = 0
+    until_ms = 6_000
+    while ready[0][0] < until_ms:
+        now_ms, number = heapq.heappop(ready)
+        over = limited.send(share(), messages=sizes[number % len(sizes)], body_bytes=1, now_ms=now_ms)
+        if over is None:
+            taken += sizes[number % len(sizes)]
+            heapq.heappush(ready, (now_ms + round_trip_ms, number))
+        else:
+            assert 1 <= over.answered_ms <= ANSWER_MAX_MS
+            refused[now_ms // 1_000] += 1
+            heapq.heappush(ready, (now_ms + over.answered_ms + round_trip_ms, number))
+    rate = taken / (until_ms / 1_000)
+    assert rate >= 0.5 * per_second or senders * max(sizes) < per_second
+    # Each of them about once a second, and once when it is served.
+    assert max(refused.values(), default=0) <= 2 * (senders + per_second)
 
 
 def test_what_is_refused_is_charged_to_nobody() -> None:

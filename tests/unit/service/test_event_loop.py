@@ -6,7 +6,7 @@ import asyncio
 import selectors
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -44,7 +44,7 @@ def run(main: Callable[[LoopTurns], Awaitable[None]]) -> None:
         runner.run(start())
 
 
-async def when(noted: list[str], count: int) -> None:
+async def when(noted: Sequence[object], count: int) -> None:
     """Until so many things were noted."""
     while len(noted) < count:
         await asyncio.sleep(0)
@@ -78,6 +78,37 @@ def test_what_two_sockets_left_is_done_once_behind_both_and_before_the_next_turn
     run(main)
     assert sorted(noted[:2]) == ["0", "1"]
     assert noted[2:] == ["end of turn", "written", "next turn", "next turn"]
+
+
+@pytest.mark.parametrize("last", range(3))
+def test_who_may_have_much_to_do_is_read_behind_all_others(last: int) -> None:
+    noted: list[int] = []
+
+    async def main(turns: LoopTurns) -> None:
+        loop = asyncio.get_running_loop()
+        pairs = [socket.socketpair() for _ in range(3)]
+
+        def readable(number: int) -> None:
+            pairs[number][0].recv(1)
+            noted.append(number)
+            if len(noted) % 3 == 0:
+                turns.call_next(lambda: noted.append(9))
+                turns.call_soon(lambda: noted.append(8))
+
+        turns.read_last(pairs[last][0].fileno())
+        for number, (near, _) in enumerate(pairs):
+            loop.add_reader(near, readable, number)
+        for _, far in pairs:
+            far.send(b"x")
+        await when(noted, 5)
+        for near, far in pairs:
+            loop.remove_reader(near)
+            near.close()
+            far.close()
+
+    run(main)
+    assert sorted(noted[:3]) == [0, 1, 2]
+    assert noted[2:] == [last, 8, 9]
 
 
 def test_a_turn_without_ready_sockets_has_an_end_too() -> None:

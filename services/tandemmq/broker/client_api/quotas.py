@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import Timers
     from tandemmq.core.delivery.lease_table import LeaseTable
 
-PAUSE_MAX_MS: Final = 1_000
-"""Below every client's own time limit, which is 3 s."""
 # Answers held back; each holds a call open and some kilobytes. Beyond, they leave at once.
 _HELD_MAX: Final = 10_000
 
@@ -134,7 +132,7 @@ class ClientQuotas:
             answer()
             return
         self._held += 1
-        self._timers.call_later(min(outcome.pause_ms, PAUSE_MAX_MS) / 1_000, partial(self._release, answer))
+        self._timers.call_later(outcome.pause_ms / 1_000, partial(self._release, answer))
 
     def _release(self, answer: Callable[[], object]) -> None:
         self._held -= 1
@@ -144,4 +142,4 @@ class ClientQuotas:
 def _outcome(over: OverQuota | None) -> Outcome | None:
     if over is None:
         return None
-    return Outcome(Code.TOO_MANY_REQUESTS, str(over), retryable=True, pause_ms=over.pause_ms)
+    return Outcome(Code.TOO_MANY_REQUESTS, str(over), retryable=True, pause_ms=over.answered_ms)
