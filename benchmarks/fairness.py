@@ -4,7 +4,8 @@ The orderly client has one send in the air at a time, on one connection. The gre
 keeps thousands in the air, once on one connection and once on fifty, sends batches, or receives all there is. Both are
 the Go generator; the broker is a SYNC_MASTER that waits for its slave, as images have it (`make compiled`). Alone,
 beside, and beside while the greedy client's address has a quota (`clientQuotas`) take turns, so that whatever else the
-machine does falls on all of them. The aim is that nobody makes another's p99 twice as long.
+machine does falls on all of them. The aim is that nobody makes another's p99 twice as long. The greedy client gets what
+processors are idle, as one on a machine of its own takes none from the brokers.
 
     make bench-fairness                               # a line for each row, and build/bench-fairness.json
     python benchmarks/fairness.py --rounds 1 --only one_connection --modules build/compiled
@@ -167,7 +168,17 @@ def _orderly(endpoint: str, seconds: float) -> dict[str, Any]:
 def _greedy(endpoint: str, options: Sequence[str], *, seconds: float) -> Iterator[list[float]]:
     """Sends from before the block until after it; then the list holds its messages a second."""
     operation, *more = options
-    command = [RAWLOAD, operation, f"--endpoint={endpoint}", "--topic=greedy", f"--source={GREEDY_ADDRESS}", *more]
+    command = [
+        "chrt",
+        "--idle",
+        "0",
+        RAWLOAD,
+        operation,
+        f"--endpoint={endpoint}",
+        "--topic=greedy",
+        f"--source={GREEDY_ADDRESS}",
+        *more,
+    ]
     found: list[float] = []
     with subprocess.Popen(
         [*command, f"--warmup={GREEDY_WARM_UP_S}", f"--seconds={seconds + 1}"], stdout=subprocess.PIPE, text=True

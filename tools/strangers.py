@@ -10,7 +10,8 @@ their own and do on each port what they can without a certificate or a key: ever
 replication reports, unsigned and wrongly signed calls, HTTP requests. At the end nothing of theirs may be there: no
 message, no member, no slave; what was acknowledged is in both logs; nobody's memory has grown; and p99 is what it was.
 
-Strangers run with a nice of 19: what shows is how servers are held up, not who gets this machine's processors.
+Strangers get what processors are idle: what shows is how servers are held up, not who gets this machine's processors. A
+nice of 19 is not enough for that: a server that wakes up waits for milliseconds until such a process has had its slice.
 """
 
 from __future__ import annotations
@@ -306,7 +307,7 @@ def with_strangers(
 
 async def be_strangers(task: dict[str, Any]) -> None:
     """Attempts on all ports until the time is over; prints how many on each."""
-    os.nice(19)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     ends = time.monotonic() + task["seconds"]
     attempts: Counter[str] = Counter()
     chance = random.Random(6)
