@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
+from tandemmq.broker.client_api.held_answers import HeldAnswers
 from tandemmq.broker.client_api.send import refused_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
@@ -72,9 +73,6 @@ _DATE: Final = "x-mq-date-time"
 _REMEMBERED_MAX: Final = 20_000
 _ADDRESSES_MAX: Final = 20_000
 _FORGET_EVERY_MS: Final = 60_000
-_HELD_BACK_MAX: Final = 10_000
-_HELD_BACK_BYTES_MAX: Final = 16 << 20
-"""Refusals that wait; more go out at once. They repeat ids and handles, which may be as long as a request."""
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
 _OPENS_CLIENT: Final = frozenset({"Telemetry", "Heartbeat", "ReceiveMessage", "SyncLiteSubscription"})
@@ -295,8 +293,7 @@ class ClientAccess:
         self._forget_at_ms = 0
         self._streams: set[_GuardedStream] = set()
         self._is_recheck_due = False
-        self._held_back_count = 0
-        self._held_back_bytes = 0
+        self._held: Final = HeldAnswers(clock=clock, timers=timers)
         self._audit = _AuditLines(clock)
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `Refused`."""
@@ -409,20 +406,11 @@ class ClientAccess:
         return known.username if known is not None else _claimed(call.header(_AUTHORIZATION))
 
     def refuse_later(self, refuse: Callable[[], None], delay_ms: int, *, kept_bytes: int = 0) -> None:
-        """`kept_bytes`: what `refuse` keeps until then. It must not keep a request: strangers send large ones."""
-        has_room = self._held_back_bytes + kept_bytes <= _HELD_BACK_BYTES_MAX
-        if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX or not has_room:
+        """As `HeldAnswers` does; without a delay at once. A deadline shortens none: who guesses would set one."""
+        if delay_ms > 0:
+            self._held.hold(delay_ms, refuse, kept_bytes=kept_bytes)
+        else:
             refuse()
-            return
-
-        def due() -> None:
-            self._held_back_count -= 1
-            self._held_back_bytes -= kept_bytes
-            refuse()
-
-        self._held_back_count += 1
-        self._held_back_bytes += kept_bytes
-        self._timers.call_later(delay_ms / 1_000, due)
 
     def source(self, call: Call) -> str:
         """Address a call came from, in numbers: that of its first caller if a broker passed it on."""

@@ -73,7 +73,7 @@ class OffsetHandler:
             quotas = self._receive.quotas
             share = quotas.share_of(call, request.message_queue.topic.name)
             if over := quotas.refused_receive(share):
-                quotas.hold(over, partial(_end_pull, call, over, None))
+                quotas.hold(call, over, partial(_end_pull, call, over, None))
                 return
         pull = _Pull(self, request, call, tag_filter, until_ms, f"\x00pull {next(self._numbers)}", share)
         call.on_cancel(pull.cancel)
@@ -210,7 +210,7 @@ class OffsetHandler:
         if not pulled.records:
             if pulled.more or self._services.clock.monotonic_ms() < pull.until_ms:
                 if (over := self._one_more_poll(pull)) is not None:
-                    self._receive.quotas.hold(over, partial(pull.end, over))
+                    self._receive.quotas.hold(pull.call, over, partial(pull.end, over))
                     return
                 self._receive.wait_for(pull, look_again=pulled.more)
             else:

@@ -599,7 +599,7 @@ class ReceiveHandler:
 
     def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
         if outcome.pause_ms:
-            self.quotas.hold(outcome, partial(self._end, call, outcome))
+            self.quotas.hold(call, outcome, partial(self._end, call, outcome))
         else:
             self._end(call, outcome)
         if self._tracer is not None and trace is not None:

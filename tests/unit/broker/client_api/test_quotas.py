@@ -6,6 +6,7 @@ from support.api_requests import Answer, ack_request, call, message, receive_req
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.held_answers import TOLD_AT_ONCE
 from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -124,6 +125,32 @@ def test_waiting_polls_are_counted_until_they_are_answered_cancelled_or_over(
     time.advance(10_000)
     assert Answer.of(third).code == Code.MESSAGE_NOT_FOUND
     assert not broker.api.quotas._quotas._polls
+
+
+def test_refused_polls_are_told_a_few_at_a_time(broker: BrokerAssembly, time: ManualTime) -> None:
+    limit(broker, "address:* polls=1")
+    poll(broker)
+    refused = [poll(broker) for _ in range(100)]
+    told = []
+    time.advance(PAUSE_MS - 1)
+    for _ in range(10):
+        before = sum(one.code is not None for one in refused)
+        time.advance(1)
+        told.append(sum(one.code is not None for one in refused) - before)
+    assert told == [TOLD_AT_ONCE] * 6 + [4, 0, 0, 0]
+
+
+def test_a_client_with_a_short_time_limit_is_told_of_its_quota_within_it(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    """Else it would only see that nobody answers, and look for another broker."""
+    limit(broker, "topic:orders sentBytes=1")
+    send(broker, b"a" * 10)
+    fake = FakeCall(deadline_ms=time.monotonic_ms() + 500)
+    call(broker, "SendMessage", send_request(message("orders", b"b")), fake)
+    assert fake.code is None
+    time.advance(400)
+    assert code_of(fake) == Code.TOO_MANY_REQUESTS
 
 
 def test_leases_are_counted_until_they_are_acknowledged(broker: BrokerAssembly, time: ManualTime) -> None:
