@@ -195,6 +195,7 @@ class ClientApi:
         services.leases.expire(services.clock.monotonic_ms())
         services.persist_leases()
         self._receive.wake_visible()
+        self._receive.forget_shares()
         self.transactions.look()
         self.lite.housekeep()
 

@@ -264,14 +264,13 @@ class _Pull(WaitingPull):
         name: str,
         share: Share | None,
     ) -> None:
-        super().__init__(topic=request.message_queue.topic.name, name=name, until_ms=until_ms)
+        super().__init__(call, topic=request.message_queue.topic.name, name=name, until_ms=until_ms)
         self._handler = handler
         # A copy: a part of a request keeps all of it, up to 2 MiB.
         queue = request.message_queue
         topic = definition.Resource(name=queue.topic.name, resource_namespace=queue.topic.resource_namespace)
         self.queue = definition.MessageQueue(id=queue.id, topic=topic)
         self.batch_size: int = request.batch_size
-        self.call = call
         self.message_filter = message_filter
         self.offset: int = request.offset
         # Whose quotas it is charged to; None: nobody has one.
