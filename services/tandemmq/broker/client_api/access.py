@@ -5,8 +5,8 @@
 
 Both answers are remembered until users or policies change, so that a call that is known costs some look-ups. Every
 broker asks for itself. A call that another broker passes on has its caller's own signature; the address it came from is
-believed only with the mark of a broker that holds the same key file (`SecretKeys.link_mark`). Without these settings
-nothing of this stands in a call's way.
+believed only with the mark of a broker that holds the same key file (`SecretKeys.link_mark`), which quotas ask for
+where nobody signs in, too. Without these settings nothing of this stands in a call's way.
 """
 
 from __future__ import annotations
@@ -254,6 +254,46 @@ _METHODS: Final[dict[str, tuple[Needs, Refusal]]] = {
 """By method, after RocketMQ's DefaultAuthorizationContextBuilder. A method that is not here is not offered."""
 
 
+class CallSources:
+    """Where calls came from, also those that another broker passed on, if it holds the same keys. Event loop only.
+
+    A mark is good for the caller's signature. Where nobody signs in it is good for an address, a quarter of an hour:
+    for whoever reads what brokers send each other, who then counts as another address, no more.
+    """
+
+    def __init__(self, keys: SecretKeys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._addresses: dict[str, str] = {}
+
+    def source(self, call: Call) -> str:
+        """Address a call came from, in numbers: that of its first caller if a broker passed it on."""
+        passed_on = call.header(CALLER_HEADER)
+        if passed_on:
+            return self._vouched(passed_on, call) or _address_of(call.peer)
+        peer = call.peer
+        address = self._addresses.get(peer)
+        if address is None:
+            if len(self._addresses) >= _ADDRESSES_MAX:
+                self._addresses.clear()
+            address = self._addresses[peer] = _address_of(peer)
+        return address
+
+    def vouch(self, call: Call) -> str:
+        """What tells another broker where a call, which is passed on to it, came from."""
+        head = f"{self.source(call)} {self._clock.wall_ms()}"
+        return f"{head} {self._keys.link_mark(_marked(head, call))}"
+
+    def _vouched(self, text: str, call: Call) -> str | None:
+        head, _, mark = text.rpartition(" ")
+        address, _, at_text = head.partition(" ")
+        if not (at_text.isascii() and at_text.isdigit()) or len(at_text) > 15:  # int() takes no other digits
+            return None
+        if abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
+            return None
+        return address if self._keys.is_link_mark(_marked(head, call), mark) else None
+
+
 class ClientAccess:
     """The guard of one broker. Event loop only. `revoked` is called after users or policies changed, so that what waits
     for long is asked anew."""
@@ -282,13 +322,13 @@ class ClientAccess:
         self._timers = timers
         self._revoked = revoked
         self._has_room = has_room
+        self.sources: Final = CallSources(keys, clock)
         self._limit = SignInLimit()
         # A signature of nobody's is checked as long as one of somebody's.
         self._nobody: Final = secrets.token_bytes(32)
         # By the text of `authorization`.
         self._signed_in: dict[str, _SignedIn] = {}
         self._rulings: dict[tuple[str, ResourceKind, str, tuple[Action, ...], str], Ruling] = {}
-        self._addresses: dict[str, str] = {}
         self._secrets: dict[str, tuple[str, bytes]] = {}
         self._forget_at_ms = 0
         self._streams: set[_GuardedStream] = set()
@@ -340,7 +380,7 @@ class ClientAccess:
             self._forget_at_ms = now_ms + _FORGET_EVERY_MS
             self._signed_in.clear()
             known = None
-        source = self.source(call)
+        source = self.sources.source(call)
         if known is not None and known.date == call.header(_DATE):
             username = known.username
         else:
@@ -412,34 +452,7 @@ class ClientAccess:
         else:
             refuse()
 
-    def source(self, call: Call) -> str:
-        """Address a call came from, in numbers: that of its first caller if a broker passed it on."""
-        passed_on = call.header(CALLER_HEADER)
-        if passed_on:
-            return self._vouched(passed_on, call) or _address_of(call.peer)
-        peer = call.peer
-        address = self._addresses.get(peer)
-        if address is None:
-            if len(self._addresses) >= _ADDRESSES_MAX:
-                self._addresses.clear()
-            address = self._addresses[peer] = _address_of(peer)
-        return address
-
-    def vouch(self, call: Call) -> str:
-        """What tells another broker where a call, which is passed on to it, came from."""
-        head = f"{self.source(call)} {self._clock.wall_ms()}"
-        return f"{head} {self._keys.link_mark(_marked(head, call))}"
-
     # Inside
-
-    def _vouched(self, text: str, call: Call) -> str | None:
-        head, _, mark = text.rpartition(" ")
-        address, _, at_text = head.partition(" ")
-        if not (at_text.isascii() and at_text.isdigit()) or len(at_text) > 15:  # int() takes no other digits
-            return None
-        if abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
-            return None
-        return address if self._keys.is_link_mark(_marked(head, call), mark) else None
 
     def _sign_in(self, call: Call, authorization: str, source: str) -> str | _Failure:
         """The user, or why it is not known who calls."""
@@ -597,7 +610,7 @@ class _GuardedStream:
         self._username = access.user_of(call)
         # Not as it is sealed: that changes when it is only written with another key.
         self._secret = access.secret_of(self._username)
-        self._source = access.source(call)
+        self._source = access.sources.source(call)
         self._needs: Sequence[Need] = ()
         if not inner.is_over:
             access._streams.add(self)

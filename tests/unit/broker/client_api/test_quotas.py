@@ -6,10 +6,14 @@ from support.api_requests import Answer, ack_request, call, message, receive_req
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.access import CallSources
+from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.held_answers import TOLD_AT_ONCE
+from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import CALLER_HEADER
 
 Code = definition.Code
 
@@ -188,3 +192,24 @@ def test_a_pull_is_charged_as_a_receive_is(broker: BrokerAssembly, time: ManualT
     assert pull_code(too_many) == Code.TOO_MANY_REQUESTS
     waiting.cancel()
     assert not broker.api.quotas._quotas._polls
+
+
+def test_a_call_that_a_member_passed_on_counts_for_its_client_s_address_without_users_too(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    """If the members hold the same keys."""
+    member, stranger = (CallSources(SecretKeys([key * 32]), time) for key in (b"k", b"x"))
+    broker.api = ClientApi(broker, source_of=member.source)
+    limit(broker, "address:* sentMessages=1")
+
+    def passed_on(client: str, vouch: CallSources) -> FakeCall:
+        fake = FakeCall(peer="ipv4:10.9.0.2:1")
+        fake.metadata[CALLER_HEADER] = vouch.vouch(FakeCall(peer=f"ipv4:{client}:1"))
+        return call(broker, "SendMessage", send_request(message("orders", b"a")), fake)
+
+    assert code_of(passed_on("10.1.2.3", member)) == Code.OK
+    assert code_of(passed_on("10.1.2.4", member)) == Code.OK
+    assert passed_on("10.1.2.3", member).code is None, "held back: over its quota"
+    # Whoever has no key is counted by where he is.
+    assert code_of(passed_on("10.1.2.5", stranger)) == Code.OK
+    assert passed_on("10.1.2.6", stranger).code is None
