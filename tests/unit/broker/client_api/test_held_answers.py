@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.manual_time import ManualTime
+from support.manual_time import ManualTime, OffsetClock
 from tandemmq.broker.client_api import held_answers
 from tandemmq.broker.client_api.held_answers import MARGIN_MS, TOLD_AT_ONCE, HeldAnswers
 
@@ -45,6 +45,19 @@ def test_thousands_whose_pauses_end_together_are_not_told_in_one_turn() -> None:
     assert list(told.at_ms) == list(range(2_000))
     assert max(Counter(told.at_ms.values()).values()) == TOLD_AT_ONCE
     assert told.at_ms[1_999] == 1_000 + 2_000 // TOLD_AT_ONCE - 1
+
+
+@pytest.mark.parametrize(("late_ms", "at_once"), [(0, 1), (1, 2), (3, 4), (500, 4)])
+def test_where_the_loop_is_late_more_are_told_but_not_all(late_ms: int, at_once: int) -> None:
+    """Quotas of many messages a second are not to be less because a timer is."""
+    told = Told()
+    for _ in range(1_000):
+        told.hold(10)
+    clock = OffsetClock(told.time)
+    clock.push(late_ms)
+    told.held._clock = clock
+    told.time.advance(10)
+    assert len(told.at_ms) == at_once * TOLD_AT_ONCE
 
 
 def test_a_caller_who_gives_up_earlier_is_told_before() -> None:
