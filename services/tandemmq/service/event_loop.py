@@ -117,7 +117,10 @@ class TurnSelector(selectors.DefaultSelector):
         ready = super().select(0) if is_due or timeout == 0 else self._wait(timeout)
         if self._turn_end is not None and (ready or is_due):
             if len(ready) > 1 and (last := self._turns.last_read):
-                ready.sort(key=lambda each: each[0].fd in last)
+                # Nearly each turn comes here: a sort takes up to twice as long.
+                for index in range(len(ready) - 2, -1, -1):
+                    if ready[index][0].fd in last:
+                        ready.append(ready.pop(index))
             ready.append(self._turn_end)
         return ready
 
