@@ -155,7 +155,7 @@ class ReplicatingBroker(BrokerAssembly):
             timers=timers,
             revoked=lambda: None,
         )
-        self.api = ClientApi(self, None, access)
+        self.api = ClientApi(self, None, access, source_of=access.sources.source)
 
 
 def _raise(error: Exception) -> None:

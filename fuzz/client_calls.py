@@ -51,7 +51,8 @@ async def _run(source: Source) -> None:
     broker = BrokerAssembly(clock=time, timers=time)
     is_guarded = source.below(3) == 0
     access = _access(time) if is_guarded else None
-    broker.api = ClientApi(broker, None, access)
+    source_of = None if access is None else access.sources.source
+    broker.api = ClientApi(broker, None, access, source_of=source_of)
     # "orders" is what requests name most.
     broker.add_topic("orders", message_type=_TYPES[source.below(len(_TYPES))])
     methods = broker.api.method_table().methods

@@ -80,7 +80,7 @@ def _guard(text: str) -> None:
         timers=_NO_TIMERS,
         revoked=lambda: None,
     )
-    assert access.source(call) == "10.0.0.7", text
+    assert access.sources.source(call) == "10.0.0.7", text
     with structlog.testing.capture_logs():
         assert access.refusal(call, "Heartbeat", ()) is not None, text
 

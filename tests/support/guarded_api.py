@@ -64,7 +64,7 @@ class GuardedBroker:
         self.broker.client_id_of = self.access.client_id_of
         self.broker.whose = self.access.user_of
         self.tables.access_changed = self.access.changed
-        self.api = self.broker.api = ClientApi(self.broker, None, self.access)
+        self.api = self.broker.api = ClientApi(self.broker, None, self.access, source_of=self.access.sources.source)
         self.methods = self.api.method_table().methods
         self.broker.add_topic("orders")
         self.changes.put_user("ann", secret=SECRET)

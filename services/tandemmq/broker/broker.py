@@ -116,7 +116,7 @@ class Broker:
             self._master_client,
             now_ms=clock.monotonic_ms,
             names=SETTLING if self._failover is None else None,
-            vouch=parts.access.vouch if parts.access is not None else None,
+            vouch=parts.vouch,
             is_changing=self._is_changing,
             brokers=parts.broker_channels,
             whose=parts.access.known_user if parts.access is not None else by_address,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
-from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
+from tandemmq.broker.client_api.access import CallSources, ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forward_tls import broker_channels_of
 from tandemmq.broker.client_api.forwarding import GroupCalls
@@ -505,15 +505,20 @@ class BrokerParts:
         """Of a call to the client API."""
         self.whose = by_address if self.access is None else self.access.user_of
         """Of whose share a call to the client API takes: its user's, or its address's where nobody signs in."""
+        sources = CallSources(keys, self.clock) if keys is not None else None
+        self.vouch = None if sources is None else sources.vouch
+        """What tells another broker where a call came from; None: it could not know whether to believe it."""
         self.broker_channels = broker_channels_of(settings, clock=self.clock)
         self.group_calls = GroupCalls(
             self.members.client_of_group,
             now_ms=self.clock.monotonic_ms,
-            vouch=self.access.vouch if self.access is not None else None,
+            vouch=self.vouch,
             brokers=self.broker_channels,
             whose=self.whose,
         )
-        self.client_api = ClientApi(self, self.observability.tracing, self.access)
+        self.client_api = ClientApi(
+            self, self.observability.tracing, self.access, source_of=None if sources is None else sources.source
+        )
         self.client_api.change_quotas(settings.quota_rules())
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
 

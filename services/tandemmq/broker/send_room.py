@@ -16,7 +16,8 @@ saved nothing up.
 What waits is memory: beyond a bound in bytes an address waits with no more than an equal share of it, and is refused.
 
 An address that does not wait waits for the loop, though: between its send and its answer there are turns in which a
-report is read, and sends for which it made room go on. So while there was one lately, only a few go on in a turn.
+report is read, and sends for which it made room go on. So while there was one lately, only a few go on in a turn. More
+than a turn should take never do: sends that are refused take no room, however many.
 
 The bound on the log is there for the sake of order alone. If nothing was acknowledged for a while, order helps nobody:
 a slave is gone or very slow, and all that waits goes to the log, to be answered there as if there were no bound.
@@ -41,6 +42,8 @@ STALLED_S: Final = 0.2
 """Slaves report many times in it while they follow."""
 AT_A_TIME: Final = 8
 """Sends that go on in a turn of the loop then: a tenth of a millisecond."""
+IN_A_TURN_MAX: Final = 64
+"""And else: about a millisecond."""
 # Addresses that have taken more than their share; beyond, those that have not are forgotten.
 _SHARES_MAX: Final = 4_096
 
@@ -155,7 +158,7 @@ class SendRoom:
         the next turn."""
         self._has_moved = True
         self.is_full = False
-        left = AT_A_TIME if self._newcomer_looks else -1
+        left = AT_A_TIME if self._newcomer_looks else IN_A_TURN_MAX
         while self._starts and not self.is_full and left:
             self._send_next()
             left -= 1
@@ -196,9 +199,10 @@ class SendRoom:
 
     def _look(self) -> None:
         self._is_watched = False
-        self._newcomer_looks = max(0, self._newcomer_looks - 1)
         if not self.held_count:
+            self._newcomer_looks = 0
             return
+        self._newcomer_looks = max(0, self._newcomer_looks - 1)
         if not self._has_moved:
             self.open()
             return

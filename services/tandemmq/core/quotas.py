@@ -226,22 +226,23 @@ class _Debt:
     answered_at: float = 0.0
     """When the next one who is refused is told so."""
 
-    def refusal(self, now_ms: int) -> tuple[int, int] | None:
-        """None: whatever it is passes. Else after how many ms it passes, and after how many it is told.
+    def wait_ms(self, now_ms: int) -> int:
+        """How long until whatever it is passes; 0: it does now."""
+        owed = self.paid_at - now_ms
+        return 0 if owed < _BURST_MS else int(owed - _BURST_MS) + 1
+
+    def refused(self, now_ms: int) -> int:
+        """After how many ms one more who is refused is told so.
 
         Those who are refused together would ask again together, and be refused again, all but one. So one after the
-        other is told, each when there is room for it if that is soon; beyond `ANSWER_MAX_MS` they begin again.
+        other is told, each when there is room for it if that is soon; beyond `ANSWER_MAX_MS` they begin again, but
+        late, as there is no room for them any time soon.
         """
-        room_at = self.paid_at - _BURST_MS
-        if room_at < now_ms:
-            return None
-        last_at = now_ms + ANSWER_MAX_MS
-        first_at = min(room_at + 1, now_ms + _PAUSE_MS)
-        answered_at = max(self.answered_at, first_at)
-        if answered_at > last_at:
-            answered_at = first_at
+        answered_at = max(self.answered_at, min(self.paid_at - _BURST_MS + 1, now_ms + _PAUSE_MS))
+        if answered_at > now_ms + ANSWER_MAX_MS:
+            answered_at = now_ms + _PAUSE_MS
         self.answered_at = answered_at + min(self.took_ms, _SPREAD_MAX_MS)
-        return int(room_at - now_ms) + 1, int(answered_at - now_ms)
+        return int(answered_at - now_ms)
 
 
 class _Debts:
@@ -251,10 +252,9 @@ class _Debts:
         self._of: dict[str, _Debt] = {}
         self._next_sweep_ms = 0
 
-    def refusal(self, name: str, now_ms: int) -> tuple[int, int] | None:
-        """As a `_Debt`'s."""
-        debt = self._of.get(self._place(name, now_ms))
-        return None if debt is None else debt.refusal(now_ms)
+    def of(self, name: str, now_ms: int) -> _Debt | None:
+        """None: it owes nothing."""
+        return self._of.get(self._place(name, now_ms))
 
     def take(self, name: str, amount: int, per_second: int, now_ms: int) -> None:
         place = self._place(name, now_ms)
@@ -356,13 +356,17 @@ class Quotas:
         self._charge(share, _RECEIVED, (messages, body_bytes), now_ms)
 
     def _over_rate(self, share: Share, quantities: tuple[Quantity, ...], now_ms: int) -> OverQuota | None:
-        worst: OverQuota | None = None
+        worst: tuple[int, _Debt, QuotaKind, str, Quantity, int] | None = None
         for kind, name, quantity, limit in self._limits(share, quantities):
             debts = self._debts.get((kind, quantity))
-            refusal = debts.refusal(name, now_ms) if debts is not None else None
-            if refusal is not None and (worst is None or refusal[0] > worst.pause_ms):
-                worst = OverQuota(kind, name, quantity, limit, *refusal)
-        return self._told(worst)
+            debt = debts.of(name, now_ms) if debts is not None else None
+            wait_ms = debt.wait_ms(now_ms) if debt is not None else 0
+            if debt is not None and wait_ms and (worst is None or wait_ms > worst[0]):
+                worst = wait_ms, debt, kind, name, quantity, limit
+        if worst is None:
+            return None
+        wait_ms, debt, kind, name, quantity, limit = worst
+        return self._told(OverQuota(kind, name, quantity, limit, wait_ms, debt.refused(now_ms)))
 
     def _charge(self, share: Share, quantities: tuple[Quantity, ...], amounts: tuple[int, ...], now_ms: int) -> None:
         for kind, name, quantity, limit in self._limits(share, quantities):

@@ -15,9 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.clock import Clock
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 # What is done once for everything that a turn of the event loop brought, at the end of that very turn.
 #
@@ -39,9 +42,9 @@ class LoopTurns:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._soon: deque[Callable[[], object]] = deque()
         self._writes: deque[Callable[[], object]] = deque()
-        self.last_read: int | None = None
-        """The descriptor whose reader is called behind all others of a turn: it may have much to do, and no other waits
-        for that."""
+        self.last_read: Final[set[int]] = set()
+        """Descriptors whose readers are called behind all others of a turn: they may have much to do, and no other
+        waits for that."""
 
     @property
     def is_due(self) -> bool:
@@ -76,8 +79,8 @@ class LoopTurns:
         (self._loop or asyncio.get_running_loop()).call_soon(callback)
 
     def read_last(self, fd: int) -> None:
-        """From now on `fd`, which has a reader, is `last_read`."""
-        self.last_read = fd
+        """`fd`, which has a reader, is among `last_read` as long as it has one."""
+        self.last_read.add(fd)
 
     def end(self) -> None:
         """Does what is left to do. What comes of that is left to the next end, so that sockets get their turn; so is
@@ -113,13 +116,18 @@ class TurnSelector(selectors.DefaultSelector):
         is_due = self._turns.is_due
         ready = super().select(0) if is_due or timeout == 0 else self._wait(timeout)
         if self._turn_end is not None and (ready or is_due):
-            if len(ready) > 1:
-                for index, (key, _) in enumerate(ready):
-                    if key.fd == self._turns.last_read:
+            if len(ready) > 1 and (last := self._turns.last_read):
+                # Nearly each turn comes here: a sort takes up to twice as long.
+                for index in range(len(ready) - 2, -1, -1):
+                    if ready[index][0].fd in last:
                         ready.append(ready.pop(index))
-                        break
             ready.append(self._turn_end)
         return ready
+
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        self._turns.last_read.discard(key.fd)  # It may be another's number next.
+        return key
 
     def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """Looks for a moment before it sleeps, if the last wait would have been over by then (docs/adr/0026)."""

@@ -512,12 +512,12 @@ async def test_turns_are_short_while_somebody_may_wait_for_an_answer_who_left_no
             return found
 
         await calls_of_turns(1)
-        assert min(await calls_of_turns(4)) >= 5
+        assert min(await calls_of_turns(4)) > 2
         orderly.sendall(unary_request(1))
         await until(lambda: "127.0.0.3" in order)
         assert max(await calls_of_turns(4)) <= 2
         rig.spent_s += 0.1
-        assert min(await calls_of_turns(4)) >= 5
+        assert min(await calls_of_turns(4)) > 2
         await until(lambda: len(order) == 20 * 40 + 1)
 
 

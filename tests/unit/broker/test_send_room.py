@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.manual_time import ManualTime
-from tandemmq.broker.send_room import AT_A_TIME, SendRoom
+from tandemmq.broker.send_room import AT_A_TIME, IN_A_TURN_MAX, SendRoom
 
 GREEDY = "ipv4:10.0.0.1"
 MODEST = "ipv4:10.0.0.2"
@@ -138,6 +139,40 @@ def test_few_go_on_in_a_turn_while_somebody_came_who_did_not_wait() -> None:
         log.time.advance(199)
         log.confirm(64)
     assert log.sent_in_turns[-1] == 64
+
+
+def test_few_go_on_in_a_turn_only_as_long_as_somebody_waits() -> None:
+    log = Log(messages_max=64)
+    for _ in range(128):
+        log.send(f"{GREEDY}:1")
+    assert log.send(f"{MODEST}:1")
+    log.confirm(200)
+    log.confirm(200)
+    assert log.room.held_count == 0
+    # Hours later he is alone.
+    log.time.advance(3_600_000)
+    log.sent_in_turns.clear()
+    for _ in range(200):
+        log.send(f"{GREEDY}:1")
+    log.confirm(64)
+    assert log.sent_in_turns == [63]
+
+
+def test_sends_that_are_refused_when_their_turn_has_come_do_not_go_on_in_one_turn() -> None:
+    """They take no room: over a quota, of a topic that is gone, passed on to another broker group."""
+    time = ManualTime()
+    room = SendRoom(time.call_later)
+    refused: list[int] = []
+    room.is_full = True
+    for number in range(1_001):
+        room.holds(f"{GREEDY}:1", 1, 100, partial(refused.append, number))
+    has_room_for_more = True
+    while has_room_for_more:
+        before = len(refused)
+        has_room_for_more = room.made()
+        assert len(refused) - before <= IN_A_TURN_MAX
+        assert room.is_full == has_room_for_more, "nobody overtakes those that wait"
+    assert refused == list(range(1, 1_001))
 
 
 @given(

@@ -7,6 +7,7 @@ import itertools
 import random
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from support.fake_call import FakeCall
 from support.simulated_disk import SimulatedDisk
 from support.stores import SMALL_OPTIONS, ManualClock, new_store
 from tandemmq.broker.put import PutDone, PutMeter, TopicPuts
+from tandemmq.broker.send_room import IN_A_TURN_MAX
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.message.record import Host, OutgoingMessage
@@ -189,6 +191,47 @@ async def test_sends_that_are_too_many_for_the_log_go_on_as_the_slave_confirms()
     rig.report(rig.store.end_offset)
     assert {answer.status for answer in answers} == {PutStatus.PUT_OK}
     assert (len(answers), rig.path.waiting_count, room.is_full) == (2 * in_log, 0, False)
+    rig.close()
+
+
+async def test_sends_that_are_refused_after_they_waited_leave_turns_to_others() -> None:
+    """Nothing is confirmed for them: the next turn goes on by itself."""
+    rig = Rig(is_traced=False)
+    room = rig.path.room
+    refused: list[int] = []
+    room.weight_max = 16_384
+    rig.put(call=None)
+    for number in range(1_001):
+        room.holds("ipv4:10.0.0.7:1", 1, 100, partial(refused.append, number))
+    rig.report(rig.store.end_offset)
+    in_turns = [len(refused)]
+    while room.held_count:
+        await asyncio.sleep(0)
+        in_turns.append(len(refused) - sum(in_turns))
+    assert refused == list(range(1, 1_001))
+    assert max(in_turns) == IN_A_TURN_MAX
+    assert not room.is_full
+    rig.close()
+
+
+async def test_a_broker_that_stops_between_two_such_turns_refuses_all() -> None:
+    rig = Rig(is_traced=False)
+    room = rig.path.room
+    answers: list[AppendResult] = []
+    room.weight_max = 1_000 * 16_384
+    rig.put(call=None)
+    room.is_full = True
+    for _ in range(201):
+        room.holds("ipv4:10.0.0.7:1", 1, 100, lambda: rig.put_for(answers.extend))
+    rig.report(rig.store.end_offset)
+    assert (room.held_count, room.is_full) == (200 - IN_A_TURN_MAX, True)
+    rig.refusal = "the broker stops"
+    rig.path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+    rig.path.close()
+    assert [answer.status for answer in answers] == [PutStatus.SERVICE_NOT_AVAILABLE] * 200
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (room.held_count, room.is_full, rig.path.waiting_count) == (0, False, 0)
     rig.close()
 
 

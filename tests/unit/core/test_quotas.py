@@ -148,6 +148,33 @@ def test_those_who_are_refused_together_find_room_one_after_the_other(
     assert max(refused.values(), default=0) <= 2 * (senders + per_second)
 
 
+def test_those_for_whom_there_is_no_room_soon_are_told_late() -> None:
+    """Of 2,000 a hundred a second find room: the others ask again after a second, not sooner."""
+    limited = quotas("address:* sentMessages=100")
+    ready = [(0, number) for number in range(2_000)]
+    refused = taken = 0
+    while ready[0][0] < 10_000:
+        now_ms, number = heapq.heappop(ready)
+        over = limited.send(share(), messages=1, body_bytes=1, now_ms=now_ms)
+        refused += over is not None
+        taken += over is None
+        heapq.heappush(ready, (now_ms + (1 if over is None else over.answered_ms), number))
+    assert refused <= 10 * 2_000
+    assert taken >= 10 * 100
+
+
+def test_who_is_refused_for_one_quota_takes_nobodys_place_before_another() -> None:
+    limited = quotas("topic:slow sentMessages=1; address:* sentMessages=100")
+    limited.send(share("slow"), messages=150, body_bytes=1, now_ms=0)
+    for _ in range(20):
+        over = limited.send(share("slow"), messages=1, body_bytes=1, now_ms=0)
+        assert over is not None
+        assert over.kind is QuotaKind.TOPIC
+    over = limited.send(share("quick"), messages=1, body_bytes=1, now_ms=0)
+    assert over is not None
+    assert (over.kind, over.answered_ms) == (QuotaKind.ADDRESS, 501)
+
+
 def test_what_is_refused_is_charged_to_nobody() -> None:
     limited = quotas("topic:full sentMessages=1; address:* sentMessages=100")
     limited.send(share("full"), messages=1, body_bytes=1, now_ms=0)

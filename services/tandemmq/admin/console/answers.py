@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeAlias, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import RedirectResponse, StreamingResponse
 
-from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, Problem, current_actor, problem_of
+from tandemmq.admin.api.access import (
+    OPERATOR_ONLY,
+    SESSION_COOKIE,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    current_actor,
+    problem_of,
+)
 from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, entry_of, frame_of
 from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed, refused
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed, refused, unavailable
 from tandemmq.admin.operations.values import ChangeResult, Page
 from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.core.clock import Clock
@@ -26,6 +36,49 @@ from tandemmq.service.texts import count_text
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations, OperationsDesk
+
+
+DOWNLOADS_MAX: Final = 8
+"""Each keeps twenty messages, of up to a megabyte or one of more, until its browser has read them."""
+
+
+class Downloads:
+    """How many files of messages are on their way."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def admit(self) -> None:
+        """Raises OperationFailed if there are enough."""
+        if self._count >= DOWNLOADS_MAX:
+            raise unavailable(
+                f"{DOWNLOADS_MAX} downloads are under way already", remedy="wait until one has ended, then ask again"
+            )
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """While it lasts."""
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+
+
+class DownloadResponse(StreamingResponse):
+    """A file of lines of JSON, one of `downloads` until it is read, or nobody reads on."""
+
+    def __init__(self, lines: AsyncIterator[bytes], file_name: str, downloads: Downloads) -> None:
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(file_name, safe='')}",
+            "cache-control": "no-store",
+        }
+        super().__init__(lines, media_type="application/x-ndjson", headers=headers)
+        self._downloads = downloads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._downloads.one_more():
+            await super().__call__(scope, receive, send)
 
 
 # What every page of the console is given, and how pages are added to the HTTP side.
@@ -61,6 +114,7 @@ class Pages:
     usage: UsageHistory = field(default_factory=UsageHistory)
     # What the page after a change says of it.
     flashes: Flashes = field(default_factory=Flashes)
+    downloads: Downloads = field(default_factory=Downloads)
 
     def operations(self, request: Request) -> Operations:
         """The cluster's operations in the name of who sent the request."""

@@ -82,7 +82,8 @@ def _add_lists(app: FastAPI, pages: Pages) -> None:
     @app.get("/dead-letters/{group}/download", include_in_schema=False)
     async def download(request: Request, group: str) -> Response:
         operations = pages.operations(request)
-        answer, first = await download_of(operations, MessageQuery(dead_letter_topic(group)), f"dead-letters-{group}")
+        query = MessageQuery(dead_letter_topic(group))
+        answer, first = await download_of(pages, request, query, f"dead-letters-{group}")
         if not (first.messages or first.unseen):
             await refuse_unknown_group(operations, group)
         return answer

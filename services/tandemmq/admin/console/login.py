@@ -50,6 +50,8 @@ def add_login(
                 problem = "Too many wrong tokens from your address; wait a minute."
                 status = HTTPStatus.TOO_MANY_REQUESTS
             return page(form.text("next"), problem=problem, status=status)
+        # Its cookie is about to be another one's: nobody could end it by logging out.
+        sessions.close(request.cookies.get(SESSION_COOKIE, ""))
         audit_log.record("login", fields={"who": actor.name, "role": actor.role.value, "address": host})
         answer = RedirectResponse(_own_path(form.text("next")), HTTPStatus.SEE_OTHER, headers=_NO_STORE)
         is_proxied = access.is_trusted_proxy(host) and request.headers.get("x-forwarded-proto") == "https"

@@ -8,15 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import quote
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import DelayedState
-from tandemmq.admin.console.answers import Form, Name, Pages, attempt, form_of
+from tandemmq.admin.console.answers import DownloadResponse, Form, Name, Pages, attempt, form_of
 from tandemmq.admin.console.frame import (
     Flash,
     address,
@@ -512,25 +510,25 @@ def _add_search(app: FastAPI, pages: Pages) -> None:
         search = read_search(typed, now_ms=pages.clock.wall_ms())
         if search.query is None:
             return pages.go_to(messages_address(**search.typed))
-        answer, _ = await download_of(
-            pages.operations(request), search.query, f"messages-{search.query.topic}", most=_DOWNLOADED_MAX
-        )
+        name = f"messages-{search.query.topic}"
+        answer, _ = await download_of(pages, request, search.query, name, most=_DOWNLOADED_MAX)
         return answer
 
 
 async def download_of(
-    operations: Operations, query: MessageQuery, name: str, *, most: int = 0
+    pages: Pages, request: Request, query: MessageQuery, name: str, *, most: int = 0
 ) -> tuple[Response, MessagePage]:
     """What is found as lines of JSON, in a file of that name, and the first page of it; `most`: 0 is all.
 
-    OperationFailed when the question is wrong, before the answer begins.
+    OperationFailed when the question is wrong, or there are enough downloads, before the answer begins.
     """
+    operations = pages.operations(request)
+    pages.downloads.admit()
     query = replace(query, limit=_DOWNLOADED_AT_ONCE, body_bytes=PAGE_BODY_BYTES_MAX)
-    first = await operations.search(query)
-    file_name = quote(f"{name}.ndjson", safe="")
-    headers = {"content-disposition": f"attachment; filename*=UTF-8''{file_name}", "cache-control": "no-store"}
+    with pages.downloads.one_more():
+        first = await operations.search(query)
     lines = _lines(operations, query, first, most=most)
-    return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers), first
+    return DownloadResponse(lines, f"{name}.ndjson", pages.downloads), first
 
 
 async def _lines(operations: Operations, query: MessageQuery, page: MessagePage, *, most: int) -> AsyncIterator[bytes]:

@@ -5,8 +5,8 @@
 
 Both answers are remembered until users or policies change, so that a call that is known costs some look-ups. Every
 broker asks for itself. A call that another broker passes on has its caller's own signature; the address it came from is
-believed only with the mark of a broker that holds the same key file (`SecretKeys.link_mark`). Without these settings
-nothing of this stands in a call's way.
+believed only with the mark of a broker that holds the same key file (`SecretKeys.link_mark`), which quotas ask for
+where nobody signs in, too. Without these settings nothing of this stands in a call's way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
+from tandemmq.broker.client_api.held_answers import HeldAnswers
 from tandemmq.broker.client_api.send import refused_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
@@ -72,9 +73,6 @@ _DATE: Final = "x-mq-date-time"
 _REMEMBERED_MAX: Final = 20_000
 _ADDRESSES_MAX: Final = 20_000
 _FORGET_EVERY_MS: Final = 60_000
-_HELD_BACK_MAX: Final = 10_000
-_HELD_BACK_BYTES_MAX: Final = 16 << 20
-"""Refusals that wait; more go out at once. They repeat ids and handles, which may be as long as a request."""
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
 _OPENS_CLIENT: Final = frozenset({"Telemetry", "Heartbeat", "ReceiveMessage", "SyncLiteSubscription"})
@@ -256,6 +254,46 @@ _METHODS: Final[dict[str, tuple[Needs, Refusal]]] = {
 """By method, after RocketMQ's DefaultAuthorizationContextBuilder. A method that is not here is not offered."""
 
 
+class CallSources:
+    """Where calls came from, also those that another broker passed on, if it holds the same keys. Event loop only.
+
+    A mark is good for the caller's signature. Where nobody signs in it is good for an address, a quarter of an hour:
+    for whoever reads what brokers send each other, who then counts as another address, no more.
+    """
+
+    def __init__(self, keys: SecretKeys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._addresses: dict[str, str] = {}
+
+    def source(self, call: Call) -> str:
+        """Address a call came from, in numbers: that of its first caller if a broker passed it on."""
+        passed_on = call.header(CALLER_HEADER)
+        if passed_on:
+            return self._vouched(passed_on, call) or _address_of(call.peer)
+        peer = call.peer
+        address = self._addresses.get(peer)
+        if address is None:
+            if len(self._addresses) >= _ADDRESSES_MAX:
+                self._addresses.clear()
+            address = self._addresses[peer] = _address_of(peer)
+        return address
+
+    def vouch(self, call: Call) -> str:
+        """What tells another broker where a call, which is passed on to it, came from."""
+        head = f"{self.source(call)} {self._clock.wall_ms()}"
+        return f"{head} {self._keys.link_mark(_marked(head, call))}"
+
+    def _vouched(self, text: str, call: Call) -> str | None:
+        head, _, mark = text.rpartition(" ")
+        address, _, at_text = head.partition(" ")
+        if not (at_text.isascii() and at_text.isdigit()) or len(at_text) > 15:  # int() takes no other digits
+            return None
+        if abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
+            return None
+        return address if self._keys.is_link_mark(_marked(head, call), mark) else None
+
+
 class ClientAccess:
     """The guard of one broker. Event loop only. `revoked` is called after users or policies changed, so that what waits
     for long is asked anew."""
@@ -284,19 +322,18 @@ class ClientAccess:
         self._timers = timers
         self._revoked = revoked
         self._has_room = has_room
+        self.sources: Final = CallSources(keys, clock)
         self._limit = SignInLimit()
         # A signature of nobody's is checked as long as one of somebody's.
         self._nobody: Final = secrets.token_bytes(32)
         # By the text of `authorization`.
         self._signed_in: dict[str, _SignedIn] = {}
         self._rulings: dict[tuple[str, ResourceKind, str, tuple[Action, ...], str], Ruling] = {}
-        self._addresses: dict[str, str] = {}
         self._secrets: dict[str, tuple[str, bytes]] = {}
         self._forget_at_ms = 0
         self._streams: set[_GuardedStream] = set()
         self._is_recheck_due = False
-        self._held_back_count = 0
-        self._held_back_bytes = 0
+        self._held: Final = HeldAnswers(clock=clock, timers=timers)
         self._audit = _AuditLines(clock)
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `Refused`."""
@@ -343,7 +380,7 @@ class ClientAccess:
             self._forget_at_ms = now_ms + _FORGET_EVERY_MS
             self._signed_in.clear()
             known = None
-        source = self.source(call)
+        source = self.sources.source(call)
         if known is not None and known.date == call.header(_DATE):
             username = known.username
         else:
@@ -409,49 +446,13 @@ class ClientAccess:
         return known.username if known is not None else _claimed(call.header(_AUTHORIZATION))
 
     def refuse_later(self, refuse: Callable[[], None], delay_ms: int, *, kept_bytes: int = 0) -> None:
-        """`kept_bytes`: what `refuse` keeps until then. It must not keep a request: strangers send large ones."""
-        has_room = self._held_back_bytes + kept_bytes <= _HELD_BACK_BYTES_MAX
-        if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX or not has_room:
+        """As `HeldAnswers` does; without a delay at once. A deadline shortens none: who guesses would set one."""
+        if delay_ms > 0:
+            self._held.hold(delay_ms, refuse, kept_bytes=kept_bytes)
+        else:
             refuse()
-            return
-
-        def due() -> None:
-            self._held_back_count -= 1
-            self._held_back_bytes -= kept_bytes
-            refuse()
-
-        self._held_back_count += 1
-        self._held_back_bytes += kept_bytes
-        self._timers.call_later(delay_ms / 1_000, due)
-
-    def source(self, call: Call) -> str:
-        """Address a call came from, in numbers: that of its first caller if a broker passed it on."""
-        passed_on = call.header(CALLER_HEADER)
-        if passed_on:
-            return self._vouched(passed_on, call) or _address_of(call.peer)
-        peer = call.peer
-        address = self._addresses.get(peer)
-        if address is None:
-            if len(self._addresses) >= _ADDRESSES_MAX:
-                self._addresses.clear()
-            address = self._addresses[peer] = _address_of(peer)
-        return address
-
-    def vouch(self, call: Call) -> str:
-        """What tells another broker where a call, which is passed on to it, came from."""
-        head = f"{self.source(call)} {self._clock.wall_ms()}"
-        return f"{head} {self._keys.link_mark(_marked(head, call))}"
 
     # Inside
-
-    def _vouched(self, text: str, call: Call) -> str | None:
-        head, _, mark = text.rpartition(" ")
-        address, _, at_text = head.partition(" ")
-        if not (at_text.isascii() and at_text.isdigit()) or len(at_text) > 15:  # int() takes no other digits
-            return None
-        if abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
-            return None
-        return address if self._keys.is_link_mark(_marked(head, call), mark) else None
 
     def _sign_in(self, call: Call, authorization: str, source: str) -> str | _Failure:
         """The user, or why it is not known who calls."""
@@ -609,7 +610,7 @@ class _GuardedStream:
         self._username = access.user_of(call)
         # Not as it is sealed: that changes when it is only written with another key.
         self._secret = access.secret_of(self._username)
-        self._source = access.source(call)
+        self._source = access.sources.source(call)
         self._needs: Sequence[Need] = ()
         if not inner.is_over:
             access._streams.add(self)

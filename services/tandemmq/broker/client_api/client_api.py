@@ -58,9 +58,15 @@ class ClientApi:
     """
 
     def __init__(
-        self, services: BrokerServices, tracing: BrokerTracing | None = None, access: ClientAccess | None = None
+        self,
+        services: BrokerServices,
+        tracing: BrokerTracing | None = None,
+        access: ClientAccess | None = None,
+        *,
+        source_of: Callable[[Call], str] | None = None,
     ) -> None:
-        """`access` guards every method; None: whoever reaches the port may call them."""
+        """`access` guards every method; None: whoever reaches the port may call them. `source_of` tells the address of
+        a call that another broker passed on; None: nobody vouches for it."""
         self._services = services
         self._access = access
         self.delivery_meter: Final = DeliveryMeter()
@@ -74,7 +80,7 @@ class ClientApi:
             timers=services.timers,
             leases=services.leases,
             user_of=None if access is None else access.user_of,
-            source_of=None if access is None else access.source,
+            source_of=source_of,
         )
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
         # What the broker tells receives; called for every put.
@@ -195,6 +201,7 @@ class ClientApi:
         services.leases.expire(services.clock.monotonic_ms())
         services.persist_leases()
         self._receive.wake_visible()
+        self._receive.forget_shares()
         self.transactions.look()
         self.lite.housekeep()
 

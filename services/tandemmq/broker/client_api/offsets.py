@@ -73,7 +73,7 @@ class OffsetHandler:
             quotas = self._receive.quotas
             share = quotas.share_of(call, request.message_queue.topic.name)
             if over := quotas.refused_receive(share):
-                quotas.hold(over, partial(_end_pull, call, over, None))
+                quotas.hold(call, over, partial(_end_pull, call, over, None))
                 return
         pull = _Pull(self, request, call, tag_filter, until_ms, f"\x00pull {next(self._numbers)}", share)
         call.on_cancel(pull.cancel)
@@ -210,7 +210,7 @@ class OffsetHandler:
         if not pulled.records:
             if pulled.more or self._services.clock.monotonic_ms() < pull.until_ms:
                 if (over := self._one_more_poll(pull)) is not None:
-                    self._receive.quotas.hold(over, partial(pull.end, over))
+                    self._receive.quotas.hold(pull.call, over, partial(pull.end, over))
                     return
                 self._receive.wait_for(pull, look_again=pulled.more)
             else:
@@ -264,14 +264,13 @@ class _Pull(WaitingPull):
         name: str,
         share: Share | None,
     ) -> None:
-        super().__init__(topic=request.message_queue.topic.name, name=name, until_ms=until_ms)
+        super().__init__(call, topic=request.message_queue.topic.name, name=name, until_ms=until_ms)
         self._handler = handler
         # A copy: a part of a request keeps all of it, up to 2 MiB.
         queue = request.message_queue
         topic = definition.Resource(name=queue.topic.name, resource_namespace=queue.topic.resource_namespace)
         self.queue = definition.MessageQueue(id=queue.id, topic=topic)
         self.batch_size: int = request.batch_size
-        self.call = call
         self.message_filter = message_filter
         self.offset: int = request.offset
         # Whose quotas it is charged to; None: nobody has one.

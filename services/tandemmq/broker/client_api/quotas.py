@@ -2,15 +2,16 @@
 
 What is over a quota is answered TOO_MANY_REQUESTS. Official clients make little of that by themselves: of a send, Java
 asks again after 10 ms, Python gives up at once; of a receive, Java asks again after 20 ms. So the answer itself waits
-until the quota has room, a second at most, and whoever sends one request after another is slowed down to his quota.
+until the quota has room, a second or so at most, and whoever sends one request after another is slowed down to his
+quota.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tandemmq.broker.client_api.held_answers import HeldAnswers
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.core.clock import Clock
@@ -20,9 +21,6 @@ from tandemmq.service.rpc import CALLER_HEADER, Call
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import Timers
     from tandemmq.core.delivery.lease_table import LeaseTable
-
-# Answers held back; each holds a call open and some kilobytes. Beyond, they leave at once.
-_HELD_MAX: Final = 10_000
 
 
 class ClientQuotas:
@@ -42,10 +40,9 @@ class ClientQuotas:
         source_of: Callable[[Call], str] | None = None,
     ) -> None:
         self._clock = clock
-        self._timers = timers
+        self._held: Final = HeldAnswers(clock=clock, timers=timers)
         self._user_of = user_of
         self._source_of = source_of
-        self._held = 0
         self._quotas: Final = Quotas(
             lambda group, topic, handle: leases.is_leased(group, topic, handle, clock.monotonic_ms())
         )
@@ -126,17 +123,9 @@ class ClientQuotas:
 
     # Answers
 
-    def hold(self, outcome: Outcome, answer: Callable[[], object]) -> None:
-        """Answers when the pause of the refusal is over."""
-        if self._held >= _HELD_MAX:
-            answer()
-            return
-        self._held += 1
-        self._timers.call_later(outcome.pause_ms / 1_000, partial(self._release, answer))
-
-    def _release(self, answer: Callable[[], object]) -> None:
-        self._held -= 1
-        answer()
+    def hold(self, call: Call, outcome: Outcome, answer: Callable[[], object], *, kept_bytes: int = 0) -> None:
+        """Answers when the pause of the refusal is over, as `HeldAnswers` does."""
+        self._held.hold(outcome.pause_ms, answer, deadline_ms=call.deadline_ms, kept_bytes=kept_bytes)
 
 
 def _outcome(over: OverQuota | None) -> Outcome | None:

@@ -14,6 +14,7 @@ noted by the lease table and looked up with `wake_visible`: after each call that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,7 +46,7 @@ from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Lease, LeasedRecord, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
-from tandemmq.core.quotas import Share
+from tandemmq.core.quotas import Share, address_of_peer
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
@@ -100,6 +101,8 @@ def poll_end_ms(request: pb.ReceiveMessageRequest | pb.PullMessageRequest, call:
 # Length of a lease that the broker renews; the lease table knows it too, here it is only told to the client.
 _AUTO_RENEWED_MS: Final = 60_000
 _POLLS_MAX: Final = 20_000
+_POLL_SHARES_FOR_MS: Final = 1_000
+"""For so long shares of places are not counted anew: it takes some milliseconds."""
 # What looks with filters may cost in one turn of the event loop, in the unit of `max_scanned_per_receive`: two to four
 # milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
 _SCANNED_PER_TURN: Final = 4_096
@@ -114,7 +117,9 @@ _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
 _NOT_GIVEN_HERE: Final = Outcome(
     Code.FORBIDDEN, "this broker keeps no leases now; tell the group's master", retryable=True
 )
-_TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
+_TOO_MANY: Final = Outcome(
+    Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True, pause_ms=_POLL_SHARES_FOR_MS
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +163,8 @@ class _Receive:
 class WaitingPull:
     """A pull that waits among the receives; see `offsets`. It takes nothing from others, so each arrival wakes it."""
 
-    def __init__(self, *, topic: str, name: str, until_ms: int) -> None:
+    def __init__(self, call: Call, *, topic: str, name: str, until_ms: int) -> None:
+        self.call = call
         self.topic = topic
         # In the place of a group's; no two pulls have the same.
         self.name = name
@@ -203,6 +209,12 @@ class ReceiveHandler:
         self._meter = meter
         self._tracer = tracer
         self._polls: PollTable[_Waiting] = PollTable(max_waiting=_POLLS_MAX)
+        # When all places were taken, until when that counts: how many each address had of them, what an equal share is,
+        # and those beyond the shares of theirs.
+        self._shares_until_ms = 0
+        self._waiting_of: Counter[str] = Counter()
+        self._poll_share = 0
+        self._beyond_shares: list[_Waiting] = []
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
@@ -284,8 +296,10 @@ class ReceiveHandler:
 
     def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
         """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
-        if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull):
-            pull.end(_TOO_MANY)
+        if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull) and not self._takes_place(
+            pull, pull.topic, pull.name, pull.until_ms
+        ):
+            self.quotas.hold(pull.call, _TOO_MANY, partial(pull.end, _TOO_MANY))
             return
         if look_again:
             self.message_arrived(pull.topic)
@@ -599,7 +613,7 @@ class ReceiveHandler:
 
     def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
         if outcome.pause_ms:
-            self.quotas.hold(outcome, partial(self._end, call, outcome))
+            self.quotas.hold(call, outcome, partial(self._end, call, outcome))
         else:
             self._end(call, outcome)
         if self._tracer is not None and trace is not None:
@@ -716,8 +730,9 @@ class ReceiveHandler:
         elif receive.share is not None and not receive.is_counted:
             refused = self.quotas.refused_poll(receive.share)
             receive.is_counted = refused is None
-        if refused is None and not self._polls.add(receive.waits_on, receive.group, receive.poll_until_ms, receive):
-            refused = _TOO_MANY
+        place, until_ms = receive.waits_on, receive.poll_until_ms
+        if refused is None and not self._polls.add(place, receive.group, until_ms, receive):
+            refused = None if self._takes_place(receive, place, receive.group, until_ms) else _TOO_MANY
         if refused is not None:
             self._poll_over(receive)
             self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
@@ -729,6 +744,34 @@ class ReceiveHandler:
             receive.trace.waiting_ns = receive.trace.leased_ns
         if look_again:
             self.message_arrived(receive.waits_on)
+
+    def _takes_place(self, newcomer: _Waiting, topic: str, group: str, until_ms: int) -> bool:
+        """All places are taken: one that waits for an address with more than its share gives way to one of an address
+        with less. So whoever waits very often keeps out himself."""
+        now_ms = self._services.clock.monotonic_ms()
+        if now_ms >= self._shares_until_ms:
+            self._shares_until_ms = now_ms + _POLL_SHARES_FOR_MS
+            waiting_of: dict[str, list[_Waiting]] = {}
+            for waiting in self._polls.waiting():
+                waiting_of.setdefault(address_of_peer(waiting.call.peer), []).append(waiting)
+            share = self._poll_share = self._polls.max_waiting // (len(waiting_of) + 1)
+            self._waiting_of = Counter({address: len(its) for address, its in waiting_of.items()})
+            self._beyond_shares = [waiting for its in waiting_of.values() for waiting in its[share:]]
+        address = address_of_peer(newcomer.call.peer)
+        if self._waiting_of[address] >= self._poll_share:
+            return False
+        while self._beyond_shares:
+            waiting = self._beyond_shares.pop()
+            if self._polls.cancel(waiting):
+                self._waiting_of[address] += 1
+                self._end_each([waiting], _TOO_MANY)
+                return self._polls.add(topic, group, until_ms, newcomer)
+        return False
+
+    def forget_shares(self) -> None:
+        """About once a second: they keep what waited and may be over."""
+        if self._beyond_shares and self._services.clock.monotonic_ms() >= self._shares_until_ms:
+            self._beyond_shares.clear()
 
     def _poll_over(self, receive: _Receive) -> None:
         if receive.is_counted and receive.share is not None:

@@ -295,9 +295,10 @@ class SendHandler:
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
         # Made now: what is held back must not keep the messages.
-        refuse = partial(_refuse, call, refused_send(messages, outcome))
+        response = refused_send(messages, outcome)
+        refuse = partial(_refuse, call, response)
         if outcome.pause_ms:
-            self._quotas.hold(outcome, refuse)
+            self._quotas.hold(call, outcome, refuse, kept_bytes=response.ByteSize())
         else:
             refuse()
         if self._tracer is not None:

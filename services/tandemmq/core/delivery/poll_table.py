@@ -37,7 +37,7 @@ class PollTable(Generic[TokenT]):
 
     def __init__(self, *, max_waiting: int = 20_000) -> None:
         """`max_waiting` bounds memory: each costs a call held open and about a kilobyte."""
-        self._max_waiting = max_waiting
+        self.max_waiting: Final = max_waiting
         self._topics: dict[str, dict[str, _GroupQueue[TokenT]]] = {}
         self._places: dict[TokenT, _GroupQueue[TokenT]] = {}
         self._deadlines: list[tuple[int, int, TokenT]] = []
@@ -46,9 +46,13 @@ class PollTable(Generic[TokenT]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def waiting(self) -> list[TokenT]:
+        """All of them, the ones that were added last at the end."""
+        return list(self._places)
+
     def add(self, topic: str, group: str, deadline_ms: int, token: TokenT) -> bool:
         """Waits until woken or `deadline_ms`; False when the table is full, and the receive has to be refused."""
-        if len(self._places) >= self._max_waiting:
+        if len(self._places) >= self.max_waiting:
             return False
         assert token not in self._places, "a token waits in one place"
         groups = self._topics.setdefault(topic, {})

@@ -209,6 +209,22 @@ async def test_a_browser_elsewhere_logs_in_and_out() -> None:
     assert events == ["login", "login_refused"]
 
 
+async def test_whoever_logs_in_again_has_one_session() -> None:
+    """Nobody could end the former one: its id is gone from the browser, and may be kept elsewhere."""
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
+        client = admin.client
+        first = await client.post("/login", content=f"token={_TOKEN}", headers=_FORM)
+        wrong = await client.post("/login", content="token=guess-guess-guess", headers=_FORM)
+        assert (wrong.status_code, (await client.get("/api/v1/caller")).status_code) == (401, 200)
+        second = await client.post("/login", content=f"token={_TOKEN}", headers=_FORM)
+        found = []
+        for answer in (first, second):
+            client.cookies.clear()
+            cookie = {"cookie": f"tandemmq_session={answer.cookies['tandemmq_session']}"}
+            found.append((await client.get("/api/v1/caller", headers=cookie)).status_code)
+    assert found == [401, 200]
+
+
 async def test_whoever_logs_in_comes_to_the_topic_that_was_asked_for() -> None:
     async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
         sent_on = await admin.client.get("/topics/%25RETRY%25billing", headers={"accept": "text/html"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console import messages
+from tandemmq.admin.console.answers import DOWNLOADS_MAX
 from tandemmq.admin.console.dead_letters import add_dead_letter_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import DeadLetterResult, MessagePage, MessageQuery, Unseen
@@ -89,6 +91,37 @@ async def test_a_download_that_breaks_off_says_so_in_its_last_line(monkeypatch: 
         ]
     assert len(lines) == 3
     assert lines[-1] == {"missing": {"the rest": "no broker answers; gone"}}
+
+
+async def test_downloads_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps megabytes until its browser has read them."""
+    operations = FakeOperations()
+    search, may_go_on = operations.search, asyncio.Event()
+    begun = 0
+
+    async def waiting(query: MessageQuery) -> MessagePage:
+        nonlocal begun
+        begun += 1
+        await may_go_on.wait()
+        return await search(query)
+
+    monkeypatch.setattr(operations, "search", waiting)
+    path = "/dead-letters/billing/download"
+    async with _console(operations) as console:
+        async with asyncio.TaskGroup() as group:
+            some = [group.create_task(console.answer(path)) for _ in range(DOWNLOADS_MAX)]
+            while begun < DOWNLOADS_MAX:
+                await asyncio.sleep(0)
+            refused = await console.get(path, status=503)
+            given_up = some.pop()
+            given_up.cancel()
+            may_go_on.set()
+        assert f"{DOWNLOADS_MAX} downloads are under way already" in refused.text
+        assert {one.result().status_code for one in some} == {200}
+        # Those that have ended are not counted any more, however they did.
+        async with asyncio.TaskGroup() as group:
+            some = [group.create_task(console.answer(path)) for _ in range(DOWNLOADS_MAX)]
+        assert {one.result().status_code for one in some} == {200}
 
 
 async def test_selected_letters_are_sent_after_a_look() -> None:

@@ -220,7 +220,7 @@ def test_a_policy_counts_for_the_addresses_it_names(guarded: GuardedBroker) -> N
 def test_an_address_is_believed_only_with_a_broker_s_mark(guarded: GuardedBroker) -> None:
     guarded.allow("Topic:orders", "Pub", ips="10.1.0.0/16")
     headers = guarded.headers()
-    vouched = guarded.access.vouch(FakeCall(metadata=headers, peer="ipv4:10.1.2.3:4000"))
+    vouched = guarded.access.sources.vouch(FakeCall(metadata=headers, peer="ipv4:10.1.2.3:4000"))
     broker_peer = "ipv4:10.9.0.1:5000"
     assert guarded.send_code({**headers, CALLER_HEADER: vouched}, peer=broker_peer) == definition.OK
     forged = vouched.replace("10.1.2.3", "10.1.2.4")
@@ -240,7 +240,7 @@ def test_a_call_that_was_passed_on_counts_for_its_client_s_address(guarded: Guar
     headers = guarded.headers()
 
     def code(client: str) -> int | None:
-        vouched = guarded.access.vouch(FakeCall(metadata=headers, peer=f"ipv4:{client}:4000"))
+        vouched = guarded.access.sources.vouch(FakeCall(metadata=headers, peer=f"ipv4:{client}:4000"))
         passed_on = {**headers, CALLER_HEADER: vouched}
         fake = guarded.call("SendMessage", send_request(message()), passed_on, peer="ipv4:10.9.0.1:5000")
         return fake.only(pb.SendMessageResponse).status.code if fake.code is not None else None
@@ -255,6 +255,8 @@ def test_a_call_that_was_passed_on_counts_for_its_client_s_address(guarded: Guar
 
 def test_a_vouched_address_is_passed_on_a_second_time(guarded: GuardedBroker) -> None:
     headers = guarded.headers()
-    first = guarded.access.vouch(FakeCall(metadata=headers, peer="ipv4:10.1.2.3:4000"))
-    second = guarded.access.vouch(FakeCall(metadata={**headers, CALLER_HEADER: first}, peer="ipv4:10.9.0.1:5000"))
+    first = guarded.access.sources.vouch(FakeCall(metadata=headers, peer="ipv4:10.1.2.3:4000"))
+    second = guarded.access.sources.vouch(
+        FakeCall(metadata={**headers, CALLER_HEADER: first}, peer="ipv4:10.9.0.1:5000")
+    )
     assert second.startswith("10.1.2.3 ")

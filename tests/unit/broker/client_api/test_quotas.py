@@ -6,9 +6,14 @@ from support.api_requests import Answer, ack_request, call, message, receive_req
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.access import CallSources
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.held_answers import TOLD_AT_ONCE
+from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import CALLER_HEADER
 
 Code = definition.Code
 
@@ -126,6 +131,32 @@ def test_waiting_polls_are_counted_until_they_are_answered_cancelled_or_over(
     assert not broker.api.quotas._quotas._polls
 
 
+def test_refused_polls_are_told_a_few_at_a_time(broker: BrokerAssembly, time: ManualTime) -> None:
+    limit(broker, "address:* polls=1")
+    poll(broker)
+    refused = [poll(broker) for _ in range(100)]
+    told = []
+    time.advance(PAUSE_MS - 1)
+    for _ in range(10):
+        before = sum(one.code is not None for one in refused)
+        time.advance(1)
+        told.append(sum(one.code is not None for one in refused) - before)
+    assert told == [TOLD_AT_ONCE] * 6 + [4, 0, 0, 0]
+
+
+def test_a_client_with_a_short_time_limit_is_told_of_its_quota_within_it(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    """Else it would only see that nobody answers, and look for another broker."""
+    limit(broker, "topic:orders sentBytes=1")
+    send(broker, b"a" * 10)
+    fake = FakeCall(deadline_ms=time.monotonic_ms() + 500)
+    call(broker, "SendMessage", send_request(message("orders", b"b")), fake)
+    assert fake.code is None
+    time.advance(400)
+    assert code_of(fake) == Code.TOO_MANY_REQUESTS
+
+
 def test_leases_are_counted_until_they_are_acknowledged(broker: BrokerAssembly, time: ManualTime) -> None:
     for number in range(6):
         send(broker, bytes([number + 1]))
@@ -161,3 +192,24 @@ def test_a_pull_is_charged_as_a_receive_is(broker: BrokerAssembly, time: ManualT
     assert pull_code(too_many) == Code.TOO_MANY_REQUESTS
     waiting.cancel()
     assert not broker.api.quotas._quotas._polls
+
+
+def test_a_call_that_a_member_passed_on_counts_for_its_client_s_address_without_users_too(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    """If the members hold the same keys."""
+    member, stranger = (CallSources(SecretKeys([key * 32]), time) for key in (b"k", b"x"))
+    broker.api = ClientApi(broker, source_of=member.source)
+    limit(broker, "address:* sentMessages=1")
+
+    def passed_on(client: str, vouch: CallSources) -> FakeCall:
+        fake = FakeCall(peer="ipv4:10.9.0.2:1")
+        fake.metadata[CALLER_HEADER] = vouch.vouch(FakeCall(peer=f"ipv4:{client}:1"))
+        return call(broker, "SendMessage", send_request(message("orders", b"a")), fake)
+
+    assert code_of(passed_on("10.1.2.3", member)) == Code.OK
+    assert code_of(passed_on("10.1.2.4", member)) == Code.OK
+    assert passed_on("10.1.2.3", member).code is None, "held back: over its quota"
+    # Whoever has no key is counted by where he is.
+    assert code_of(passed_on("10.1.2.5", stranger)) == Code.OK
+    assert passed_on("10.1.2.6", stranger).code is None
