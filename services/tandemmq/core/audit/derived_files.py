@@ -401,7 +401,7 @@ class _DerivedCheck:
         if self._topics is None or is_logical_queue(topic):
             return False
         config = self._topics.get(topic)
-        return config is None or (topic != SCHEDULE_TOPIC and queue_id >= _queue_count(config))
+        return config is None or (topic != SCHEDULE_TOPIC and queue_id >= config.queue_count)
 
     def _odd_folders(self) -> Iterator[Finding]:
         """Folders that no queue has the name of."""
@@ -446,23 +446,25 @@ class _DerivedCheck:
             config = topics.get(topic)
             if config is None:
                 # A topic that was deleted has a mark of that; or, by RocketMQ, no queues, and the table was changed.
-                # After its last message: after all that came behind it as well, whatever time it had before the clock
-                # was set.
-                last_offset = max(span.last_offset for span in spans)
-                behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
-                last_ms = min(behind, default=0)
+                last_ms = self._last_ms(spans)
                 if last_ms > removals.get(topic, -1) and (topic in held or last_ms > version_ms):
                     detail = f"the log has {messages} messages of topic {topic}, and the table does not know it"
                     yield self._topic_finding(FindingKind.TOPIC_MISSING, topic, detail, messages)
                 continue
-            highest = max(spans, key=lambda span: span.queue_id)
-            if topic != SCHEDULE_TOPIC and highest.queue_id >= _queue_count(config):
-                queues = _queue_count(config)
-                detail = f"topic {topic} has {queues} queues; the log has messages of queue {highest.queue_id}"
-                count = sum(
-                    span.next_queue_offset - span.first_queue_offset for span in spans if span.queue_id >= queues
-                )
+            # So has one that got fewer queues.
+            shut = [span for span in spans if topic != SCHEDULE_TOPIC and span.queue_id >= config.queue_count]
+            if shut and self._last_ms(shut) > removals.get(topic, -1):
+                highest = max(span.queue_id for span in shut)
+                detail = f"topic {topic} has {config.queue_count} queues; the log has messages of queue {highest}"
+                count = sum(span.next_queue_offset - span.first_queue_offset for span in shut)
                 yield self._topic_finding(FindingKind.TOPIC_DIFFERS, topic, detail, count)
+
+    def _last_ms(self, spans: Sequence[QueueSpan]) -> int:
+        """When their last message was stored: after it, all that came behind it was, whatever time that had before the
+        clock was set."""
+        last_offset = max(span.last_offset for span in spans)
+        behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
+        return min(behind, default=0)
 
     @cached_property
     def _last_times(self) -> dict[int, int]:
@@ -894,7 +896,3 @@ def _usual_length(sizes: Iterable[int]) -> int:
     """Of files that are all as long; of two lengths that are as frequent the greater; 1 without any."""
     counts = Counter(size for size in sizes if size > 0)
     return max(counts, key=lambda size: (counts[size], size), default=1)
-
-
-def _queue_count(config: TopicConfig) -> int:
-    return max(config.read_queue_count, config.write_queue_count)
