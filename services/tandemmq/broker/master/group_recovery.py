@@ -25,7 +25,7 @@ from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
 from tandemmq.core.offsets import PhysicalOffset
-from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
+from tandemmq.core.replication.common_prefix import tail_range
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import Epoch, LogExtent, LogRange
 from tandemmq.core.replication.master_start import (
@@ -41,6 +41,7 @@ from tandemmq.core.replication.master_start import (
 from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 from tandemmq.core.storage.disk import DiskFull
+from tandemmq.core.storage.dispatch import holds_record_header
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
@@ -114,7 +115,6 @@ class GroupRecovery:
         state_changed: Callable[[], None] = lambda: None,
         connected_ids: Callable[[], Collection[int]] = tuple,
         forgotten: Callable[[int], None] = lambda _broker_id: None,
-        tail_bytes: int = TAIL_BYTES,
     ) -> None:
         self._store = store
         self._replica = replica
@@ -142,7 +142,6 @@ class GroupRecovery:
         self._state_changed = state_changed
         self._connected_ids = connected_ids
         self._forgotten = forgotten
-        self._tail_bytes = tail_bytes
         self.is_whole = False
         """Nothing of our log is known to be missing; as it is now."""
         self._was_behind = False
@@ -350,7 +349,8 @@ class GroupRecovery:
             return Relation.EXTENDS
         is_longer = theirs.end_offset > ours.end_offset
         shorter, floor_offset = (ours, theirs.min_offset) if is_longer else (theirs, ours.min_offset)
-        tail = tail_range(shorter, floor_offset=floor_offset, length=self._tail_bytes)
+        holds_header = partial(holds_record_header, self._store)
+        tail = tail_range(shorter, holds_header=holds_header, floor_offset=floor_offset)
         if tail.start_offset >= tail.end_offset:
             return Relation.PARTED if is_longer else Relation.WITHIN
         (their_digest,) = await peer.digests([tail])
@@ -424,7 +424,7 @@ class GroupRecovery:
     async def _cut_to_common(self, peer: PeerClient, answer: ReplicaAnswer) -> str:
         """Cuts our log back to what the better one shares with it, and keeps the rest aside; why not, or empty."""
         ours = self._extent()
-        common = await find_common_end(peer, self._store, answer.extent, tail_bytes=self._tail_bytes)
+        common = await find_common_end(peer, self._store, answer.extent)
         refusal = cut_refusal(
             common.offset,
             our_history=self._replica.history.up_to(ours.end_offset),

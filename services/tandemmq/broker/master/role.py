@@ -176,7 +176,6 @@ class MasterRole:
             others_in_sync=lambda: () if self._seat is None else self._seat.others_in_sync,
             given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
-            tail_bytes=parts.proof_bytes,
         )
 
     async def _told_by_name_servers(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
