@@ -254,8 +254,7 @@ class GroupRecovery:
                 continue
             waiting = step if isinstance(step, Wait) else await self._metadata_wait(start)
             if isinstance(step, Serve) and waiting is None:
-                await self._begin(step, start.answers)
-                return True
+                return await self._begin(step, start.answers)
             self._note_waiting(waiting)
             await asyncio.sleep(pause_s)
             pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
@@ -433,22 +432,34 @@ class GroupRecovery:
         )
         if refusal:
             return refusal
-        async with self._alone_with_store():
-            kept = self._store.truncate(common.offset, reason="a replica had a better log")
-        log.warning(
-            "tail_kept",
-            reason="a replica has a better log",
-            cut_from=common.offset,
-            cut_to=ours.end_offset,
-            kept_as=None if kept is None else str(kept.path),
-        )
+        if not await self._cut(common.offset, reason="a replica had a better log"):
+            return "this start ends before there is room to keep what is cut off"
         return ""
 
-    async def _cut_half_record(self) -> None:
-        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
-        if self._store.dispatched_offset < self._store.end_offset:
-            async with self._alone_with_store():
-                self._store.truncate(self._store.dispatched_offset, reason="a half record")
+    async def _cut_half_record(self) -> bool:
+        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged. False:
+        see `_cut`."""
+        whole_end = self._store.dispatched_offset
+        return whole_end == self._store.end_offset or await self._cut(whole_end, reason="a half record")
+
+    async def _cut(self, end_offset: int, *, reason: str) -> bool:
+        """Cuts our log, and keeps the rest aside. Waits for room for that; False: given up before there was any."""
+        before = self._store.end_offset
+        while True:
+            try:
+                async with self._alone_with_store():
+                    kept = self._store.truncate(end_offset, reason=reason)
+            except DiskFull as error:
+                if self._given_up():
+                    return False
+                told = f"there is no room to keep what is cut off this log ({error}): {ROOM_REMEDY}"
+                self._note_waiting(Wait(told, end_offset=before, needs_operator=True))
+            else:
+                self._note_waiting(None)
+                path = None if kept is None else str(kept.path)
+                log.warning("tail_kept", reason=reason, cut_from=end_offset, cut_to=before, kept_as=path)
+                return True
+            await asyncio.sleep(ROOM_PAUSE_S)
 
     async def _is_promised(self, start: MasterStart, epoch: int) -> bool:
         """Every member that answered takes no byte of an earlier epoch any more: not from a master that we know nothing
@@ -514,13 +525,17 @@ class GroupRecovery:
         later = (start_offset for epoch, start_offset in answer.history.epochs if epoch > last_epoch)
         return answer.relation is Relation.PARTED or min(later, default=end_offset) < end_offset
 
-    async def begin_claimed(self, epoch: int) -> None:
-        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked."""
-        await self._begin(Serve(epoch, "the group's record names this replica, which holds all that is acknowledged"))
+    async def begin_claimed(self, epoch: int) -> bool:
+        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked.
+        False: as of `run`."""
+        return await self._begin(
+            Serve(epoch, "the group's record names this replica, which holds all that is acknowledged")
+        )
 
-    async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> None:
+    async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> bool:
         self._note_waiting(None)
-        await self._cut_half_record()
+        if not await self._cut_half_record():
+            return False
         self._queues_go_on()
         # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.
         await self._cut_progress()
@@ -538,6 +553,7 @@ class GroupRecovery:
             given_up=[memory.disk_id for memory in step.given_up],
             lost_bytes=step.lost_bytes,
         )
+        return True
 
     def _note_waiting(self, waiting: Wait | None) -> None:
         if _is_same(waiting, self.waiting) and (

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -51,7 +52,7 @@ from tandemmq.core.message.record_layout import (
 )
 from tandemmq.core.storage.commit_log import CommitLog, MappedFileQueue, file_name
 from tandemmq.core.storage.consume_queue_table import StopKind
-from tandemmq.core.storage.disk import Disk, FolderEntry
+from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, FolderEntry
 
 KEPT_TAILS_FOLDER: Final = "kept-tails"
 TAIL_RECORD_BYTES_MAX: Final = 32 << 20
@@ -90,8 +91,28 @@ class KeptTail:
 def keep_tail(
     disk: Disk, log: CommitLog, *, start_offset: int, end_offset: int, wall_ms: int, reason: str = ""
 ) -> KeptTail:
-    """Copies [start_offset, end_offset) of the log. Durable when it returns; DiskError: nothing kept."""
+    """Copies [start_offset, end_offset) of the log. Durable when it returns; DiskError: nothing kept, nor left."""
     path = f"{KEPT_TAILS_FOLDER}/{file_name(start_offset)}-{wall_ms}.log"
+    usage, needed_bytes = disk.usage(), end_offset - start_offset
+    if 0 < usage.total_bytes < usage.used_bytes + needed_bytes:
+        free = f"{usage.total_bytes - usage.used_bytes:,} are free"
+        raise DiskFull(f"disk full: {path}: {needed_bytes:,} bytes are cut off the log and kept there, and {free}")
+    try:
+        return _kept(disk, log, path, LogTail(start_offset, end_offset, is_torn_record=False), wall_ms, reason)
+    except DiskError:
+        # It would take from others what room there is, and the next try has another name.
+        with suppress(DiskError):
+            disk.remove(_unfinished(path))
+            disk.remove(reason_path(path))
+        raise
+
+
+def _unfinished(path: str) -> str:
+    return f"{path}.unfinished"
+
+
+def _kept(disk: Disk, log: CommitLog, path: str, tail: LogTail, wall_ms: int, reason: str) -> KeptTail:
+    start_offset, end_offset = tail.start_offset, tail.end_offset
     if reason:
         crc = 0
         for offset in range(start_offset, end_offset, _CHUNK_BYTES):
@@ -103,7 +124,7 @@ def keep_tail(
             "crc32": crc,
         }
         disk.write_file(reason_path(path), json.dumps(document, indent=2).encode())
-    unfinished = f"{path}.unfinished"
+    unfinished = _unfinished(path)
     disk.remove(unfinished)  # A crash in the same millisecond may have left it; it would be appended to.
     file = disk.open_append_file(unfinished)
     try:
