@@ -56,7 +56,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
-from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
+from tandemmq.core.storage.kept_tail import KEPT_REPAIRS_FOLDER, KEPT_TAILS_FOLDER
 
 _LIVE_ENTRIES: Final = 200
 """Looked at behind the end of a running broker's queue: a page."""
@@ -72,7 +72,6 @@ _PAGE_BYTES: Final = 4096
 _LEASE_FILE: Final = re.compile(r"leases-(\d{10})\.(snapshot|journal)")
 _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
-_KEPT_REPAIRS: Final = "kept-repairs"
 _KEPT_REPAIR: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})")
 _NO_REASON: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _KEPT_PIECE_BYTES: Final = 4 << 20
@@ -739,7 +738,7 @@ class _DerivedCheck:
     def _kept_bytes(self) -> Iterator[Finding]:
         """Those that a repair has overwritten are named by their digest, those that were cut off say how many."""
         kind = FindingKind.KEPT_BYTES_DAMAGED
-        for folder in (KEPT_TAILS_FOLDER, _KEPT_REPAIRS):
+        for folder in (KEPT_TAILS_FOLDER, KEPT_REPAIRS_FOLDER):
             sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder)}
             for name, size in sizes.items():
                 path = f"{folder}/{name}"
@@ -760,7 +759,7 @@ class _DerivedCheck:
                 self._kept[path] = digest
                 if name.endswith(".log") and (problem := self._tail_problem(path, size)):
                     yield self._new(kind, problem, path)
-                match = _KEPT_REPAIR.fullmatch(name) if folder == _KEPT_REPAIRS else None
+                match = _KEPT_REPAIR.fullmatch(name) if folder == KEPT_REPAIRS_FOLDER else None
                 if match is not None and (digest != match[3] or size != int(match[2]) - int(match[1])):
                     yield self._new(kind, f"its {size} bytes have digest {digest}, and not the one of its name", path)
 

@@ -55,6 +55,8 @@ from tandemmq.core.storage.consume_queue_table import StopKind
 from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, FolderEntry
 
 KEPT_TAILS_FOLDER: Final = "kept-tails"
+KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
+"""What repairs have overwritten, below the store's root, too."""
 TAIL_RECORD_BYTES_MAX: Final = 32 << 20
 """A record that says it is larger is damaged: the largest `maxMessageSize` has room in it."""
 
@@ -152,6 +154,12 @@ def is_cut_kept(disk: Disk, log: CommitLog, *, start_offset: int, end_offset: in
 def kept_tails(disk: Disk) -> list[KeptTail]:
     """All that are kept, ordered by where they begin and by time. Blocks. Other files in the folder are passed over."""
     return [tail for entry in disk.list_folder(KEPT_TAILS_FOLDER) if (tail := _of_entry(disk, entry)) is not None]
+
+
+def kept_repairs(disk: Disk) -> tuple[int, int]:
+    """How many files repairs have kept, and of how many bytes. Blocks."""
+    sizes = [entry.size for entry in disk.list_folder(KEPT_REPAIRS_FOLDER) if not entry.is_folder]
+    return len(sizes), sum(sizes)
 
 
 def kept_tail_named(disk: Disk, name: str) -> KeptTail | None:
