@@ -194,6 +194,10 @@ async def _nothing(*arguments: object, **circumstances: object) -> None:
     pass
 
 
+async def _as_if_done(*_: object) -> bool:
+    return True
+
+
 def _take_all(self: TopicTable, text: str, version: DataVersion) -> list[str]:
     self.load_json(text)
     return []
@@ -299,10 +303,10 @@ def _grown_set(
 _begin_claimed = GroupRecovery.begin_claimed
 
 
-async def _begin_cut(self: GroupRecovery, epoch: int) -> None:
+async def _begin_cut(self: GroupRecovery, epoch: int) -> bool:
     async with self._alone_with_store():
         self._store.truncate(last_boundary(self._store, self._store.flushed_offset), reason="planted")
-    await _begin_claimed(self, epoch)
+    return await _begin_claimed(self, epoch)
 
 
 _promise = Mastership.promise
@@ -379,7 +383,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
         ("tandemmq.broker.slave.follower.cut_refusal", _no_objection),
     ),
     Plant.EPOCH_NOT_DURABLE: (("tandemmq.broker.replica_identity.ReplicaIdentity._write_history", _history_in_memory),),
-    Plant.HALF_RECORD_KEPT: (("tandemmq.broker.master.group_recovery.GroupRecovery._cut_half_record", _nothing),),
+    Plant.HALF_RECORD_KEPT: (("tandemmq.broker.master.group_recovery.GroupRecovery._cut_half_record", _as_if_done),),
     Plant.METADATA_NOT_FETCHED: (_TABLE_NOT_FETCHED,),
     Plant.EMPTY_TABLE_TAKEN: (
         _TABLE_NOT_FETCHED,

@@ -49,7 +49,6 @@ from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
-from tandemmq.core.replication.common_prefix import TAIL_BYTES
 from tandemmq.core.replication.master_start import Wait
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
@@ -78,7 +77,6 @@ class _Parts:
     send_tracer: Final = None
     ha_tls: Final = None
     ha_bearers: Final = None
-    proof_bytes: Final = TAIL_BYTES
 
     def __init__(
         self, member: Member, process: Process, settings: RunSettings, running_store: RunningStore, nonce: str

@@ -34,7 +34,7 @@ def run_inline(
         discover(settings),
         runner=runner or InlineRunner(),
         results=store,
-        run_id=new_run_id(now, _random),
+        run_id=new_run_id(now, _random, store.names("runs")),
         progress=Progress(in_flight=lambda: 0, shown=False),
     )
     if with_files:

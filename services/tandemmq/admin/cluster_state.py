@@ -15,10 +15,11 @@ from typing import Final
 from tandemmq.core.replication.mastership import PUT_BACK, UNREADABLE
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.core.storage.put_result import THE_DISK_IS
-from tandemmq.service.texts import bytes_text
+from tandemmq.service.texts import bytes_text, counted
 
 SILENT_MS_MAX: Final = 3_500
 """The two machines of a replication link hear from each other once in 2 s; one answer may be late."""
+_KEPT_REPAIRS_TOLD_BYTES: Final = 1 << 30
 _DISK_MARGINS: Final = 2.0
 
 
@@ -112,6 +113,9 @@ class DiskState:
     warning_ratio: float
     # What the next file of the CommitLog takes; 0: not known.
     next_file_bytes: int = 0
+    # What repairs have overwritten and kept: files, and bytes.
+    kept_repairs_count: int = 0
+    kept_repairs_bytes: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -581,6 +585,15 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
             broker.key,
             f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
             "`tandemmq restore-kept-tail` says what of it is missing elsewhere, and brings that back",
+        )
+    if status.disk is not None and status.disk.kept_repairs_bytes >= _KEPT_REPAIRS_TOLD_BYTES:
+        kept = status.disk
+        yield Finding(
+            Severity.NOTE,
+            broker.key,
+            f"keeps {bytes_text(kept.kept_repairs_bytes)} in {counted(kept.kept_repairs_count, 'file')} that repairs "
+            "have overwritten, in kept-repairs",
+            "docs/operations/consistency.md says when they can go, and how",
         )
 
 

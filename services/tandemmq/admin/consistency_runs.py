@@ -153,6 +153,7 @@ def _summary(text: str | bytes) -> RunSummary | None:
 # not answer those findings of the last deep run.
 
 _TOLD: Final = frozenset({Outcome.EQUAL, Outcome.DIVERGED})
+_AHEAD_MS: Final = 300_000
 # Problems of one cluster that are told one by one; a page of thousands tells nobody anything.
 _PROBLEMS_MAX: Final = 20
 
@@ -198,7 +199,8 @@ class ConsistencyReading:
         """How long ago the last run ended if that is too long, or how long none was seen; None: not overdue."""
         if not self.overdue_after_ms:
             return None
-        silent_ms = now_wall_ms - finished_at_ms(self.runs[0]) if self.runs else self.watched_ms
+        is_dated = self.runs and not is_ahead(self.runs[0], now_wall_ms)
+        silent_ms = now_wall_ms - finished_at_ms(self.runs[0]) if is_dated else self.watched_ms
         return silent_ms if silent_ms > self.overdue_after_ms else None
 
 
@@ -208,6 +210,11 @@ def finished_at_ms(run: RunSummary) -> int:
         return round(datetime.fromisoformat(run.finished_at).timestamp() * 1_000)
     except ValueError:
         return 0
+
+
+def is_ahead(run: RunSummary, now_wall_ms: int) -> bool:
+    """Whether it ended later than now, and by more than clocks differ: nobody knows how long ago that was."""
+    return finished_at_ms(run) > now_wall_ms + _AHEAD_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +327,13 @@ def _notes(reading: ConsistencyReading, now_wall_ms: int) -> Iterator[Finding]:
             "consistency job",
             f"has results that cannot be read ({reading.error})",
             "check consistencyResults and the rights to it",
+        )
+    if reading.runs and is_ahead(reading.runs[0], now_wall_ms):
+        yield Finding(
+            Severity.NOTE,
+            "consistency job",
+            f"ended its last run, {reading.runs[0].run_id}, at a time that is still to come: its age is not known",
+            "set right the clock of the machine that runs it, or of this one; the next run counts as newer in any case",
         )
     overdue_ms = reading.overdue_ms(now_wall_ms)
     if overdue_ms is not None and not reading.error:

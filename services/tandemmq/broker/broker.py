@@ -20,6 +20,7 @@ from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
+from tandemmq.broker.flush_worker import with_room
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
@@ -274,7 +275,7 @@ class Broker:
 
     async def _run(self, stop: asyncio.Event) -> int:
         parts = self._parts
-        await self._recover()
+        await self._recover(stop)
         self._metrics.recovered()
         parts.ports["listenPort"] = await self._metadata_server.start(service_names=SERVICE_NAMES)
         async with asyncio.TaskGroup() as background:
@@ -442,15 +443,16 @@ class Broker:
             await self._tell_readiness()
             log.info("role_begun", is_master=not role.holds_copies, **parts.ports)
 
-    async def _recover(self) -> None:
+    async def _recover(self, stop: asyncio.Event) -> None:
+        """Waits for room where the disk is full, until it is to stop."""
         parts = self._parts
         await asyncio.to_thread(refuse_folders, parts.disk)
         await asyncio.to_thread(parts.member.read)
-        report = await asyncio.to_thread(parts.store.load)
-        await asyncio.to_thread(parts.member.count_start)
+        report = await with_room(parts.store.load, stop=stop)
+        await with_room(parts.member.count_start, stop=stop)
         await asyncio.to_thread(self._audit.remove_leftover)
         self._tell_recovery(report)
-        noted_end = await asyncio.to_thread(parts.log_end.open)
+        noted_end = await with_room(parts.log_end.open, stop=stop)
         damage, parts.is_whole = report.damage, not report.may_have_lost
         if missing := missing_to_mark(report, noted_end):
             damage = damage or missing

@@ -29,6 +29,31 @@ ROOM_TOLD_EVERY_S: Final = 60.0
 ROOM_REMEDY: Final = "make room on that disk or give it more; this broker stays up and goes on by itself"
 
 
+ResultT = TypeVar("ResultT")
+
+
+async def with_room(step: Callable[[], ResultT], *, stop: asyncio.Event) -> ResultT:
+    """Runs it on a thread, and again as long as it finds the disk full: only what may be called again then. DiskFull:
+    there was no room until `stop` was set."""
+    loop = asyncio.get_running_loop()
+    told_s: float | None = None
+    while True:
+        began_s = loop.time()
+        try:
+            return await asyncio.to_thread(step)
+        except DiskFull as error:
+            if told_s is None or loop.time() - told_s >= ROOM_TOLD_EVERY_S:
+                told_s = loop.time()
+                log.error("disk_full", worker="start", reason=str(error), remedy=ROOM_REMEDY)
+            try:
+                # What takes long is not done all the time.
+                async with asyncio.timeout(max(ROOM_PAUSE_S, loop.time() - began_s)):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+            raise
+
+
 class BlockingJob(Protocol):
     """Something that waits for the disk."""
 

@@ -24,7 +24,7 @@ from tandemmq.core.metadata.subscription_group_table import system_subscription_
 from tandemmq.core.metadata.topic_table import PERM_READ, PERM_READ_WRITE, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.disk import Disk
-from tandemmq.core.storage.kept_tail import kept_tails
+from tandemmq.core.storage.kept_tail import kept_repairs, kept_tails
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.service.event_loop import TurnLimit
@@ -68,7 +68,9 @@ async def tell_store(
     far_reads: FarReads,
 ) -> None:
     """Of a store that is recovered. `flush_seconds` are durations by what was flushed."""
-    usage, tail_count = await asyncio.to_thread(lambda: (disk.usage(), len(kept_tails(disk))))
+    usage, tail_count, repairs = await asyncio.to_thread(
+        lambda: (disk.usage(), len(kept_tails(disk)), kept_repairs(disk))
+    )
     end_offset = store.end_offset
     oldest_ms = read_stored_at_ms(store, store.min_offset)
     oldest_age_ms = max(0, clock.wall_ms() - oldest_ms) if oldest_ms is not None else 0
@@ -84,6 +86,7 @@ async def tell_store(
     samples.add("rocketmq_store_far_read_bytes_total", far_reads.from_slave_bytes, "slave")
     samples.add("rocketmq_store_far_read_bytes_total", far_reads.from_disk_bytes, "disk")
     samples.add("rocketmq_store_kept_tails", tail_count)
+    samples.add("rocketmq_store_kept_repairs_bytes", repairs[1])
     for file, histogram in flush_seconds.items():
         samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
     samples.add("rocketmq_store_needed_bytes_deleted_total", retention.deleted_needed_bytes)

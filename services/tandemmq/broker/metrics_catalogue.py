@@ -308,6 +308,7 @@ _STORE: Final = (
         "Places of queues that consumers pass over: no replica in reach holds a sound record.",
     ),
     _gauge("rocketmq_store_kept_tails", "{file}", "Cut-off CommitLog tails kept aside."),
+    _gauge("rocketmq_store_kept_repairs_bytes", "By", "What repairs have overwritten and kept aside."),
     _gauge(
         "rocketmq_store_log_damaged",
         "1",

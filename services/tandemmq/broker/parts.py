@@ -59,7 +59,6 @@ from tandemmq.core.metadata.subscription_group_table import (
     SubscriptionGroupTable,
 )
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
-from tandemmq.core.replication.common_prefix import RANGE_BYTES_MAX, TAIL_BYTES
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
@@ -81,10 +80,8 @@ if TYPE_CHECKING:
     from tandemmq.service.event_loop import TurnLimit
     from tandemmq.service.rpc import Call
 
-# Topic, properties and fixed fields of a record beside its body.
 LITE_FOLLOWED_AT_ONCE: Final = 256
 UNKNOWN_END: Final = 1 << 62
-_RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 
 
 class Role(Protocol):
@@ -558,13 +555,6 @@ class BrokerParts:
         if not self.role.is_master:
             return str(BrokerRole.SLAVE)
         return str(self.settings.broker_role if self.settings.is_master else BrokerRole.SYNC_MASTER)
-
-    @property
-    def proof_bytes(self) -> int:
-        """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone. Records
-        of RocketMQ's size may have been taken before a smaller one was set. No more than a peer compares at once."""
-        wanted = max(TAIL_BYTES, 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES))
-        return min(wanted, RANGE_BYTES_MAX)
 
     def metadata_endpoint(self) -> str:
         """Our metadata plane as it is registered."""

@@ -4,6 +4,7 @@ files behind it."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import mmap
 import os
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from tandemmq.core.replication.log_history import (
 )
 from tandemmq.core.replication.mastership import GroupRecord
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
-from tandemmq.core.storage.disk import Disk
+from tandemmq.core.storage.disk import Disk, DiskFull
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.recovery import RecoveryReport
@@ -336,13 +337,19 @@ class LogEndMark:
         self._map: mmap.mmap | None = None
 
     def open(self) -> int:
-        """The end that the last run noted; 0: none did. Blocks; OSError."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """The end that the last run noted; 0: none did. Blocks; DiskFull, OSError."""
         try:
-            os.ftruncate(fd, mmap.PAGESIZE)
-            self._map = mmap.mmap(fd, mmap.PAGESIZE)
-        finally:
-            os.close(fd)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                # Written, not lengthened: where a page without its place finds no room the process is killed.
+                os.pwrite(fd, os.pread(fd, mmap.PAGESIZE, 0).ljust(mmap.PAGESIZE, b"\0"), 0)
+                self._map = mmap.mmap(fd, mmap.PAGESIZE)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"disk full: {self._path}: {error.strerror}") from error
+            raise
         return int(_OFFSET.unpack_from(self._map)[0])
 
     def note(self, end_offset: int) -> None:

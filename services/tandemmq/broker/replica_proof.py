@@ -11,10 +11,10 @@ import structlog
 
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
-from tandemmq.core.replication.common_prefix import CommonPrefixSearch
+from tandemmq.core.replication.common_prefix import RANGE_BYTES_MAX, CommonPrefixSearch
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import ReplicaMemory
-from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_before
+from tandemmq.core.storage.dispatch import holds_record_header, record_boundaries, record_boundary_before
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import Role
@@ -101,32 +101,29 @@ async def digest_of(store: MessageStore, item: LogRange) -> bytes:
     return await asyncio.to_thread(store.digest, item.start_offset, item.end_offset)
 
 
-async def find_common_end(peer: PeerClient, store: MessageStore, theirs: LogExtent, *, tail_bytes: int) -> CommonEnd:
-    """Compares digests with a peer that holds `theirs`; `tail_bytes` is twice the largest record. PeerUnavailable: it
-    went away."""
+async def find_common_end(peer: PeerClient, store: MessageStore, theirs: LogExtent) -> CommonEnd:
+    """Compares digests with a peer that holds `theirs`. PeerUnavailable: it went away."""
     ours = LogExtent(min_offset=store.min_offset, end_offset=store.end_offset)
     search = CommonPrefixSearch(
         ours=ours,
         theirs=theirs,
         boundaries=partial(record_boundaries, store),
         boundary_before=partial(record_boundary_before, store),
-        tail_bytes=tail_bytes,
+        holds_header=partial(holds_record_header, store),
     )
     while ranges := search.next_ranges():
         mine, yours = await asyncio.gather(_digests(store, ranges), peer.digests(ranges))
         # Listing record boundaries scans a file of the log: off the loop.
         await asyncio.to_thread(search.answer, ours=mine, theirs=yours)
     offset = ours.min_offset if search.result is None else search.result
-    return CommonEnd(offset, await _ours_is_damaged(peer, store, offset, theirs, tail_bytes))
+    return CommonEnd(offset, await _ours_is_damaged(peer, store, offset, theirs))
 
 
 async def _digests(store: MessageStore, ranges: Sequence[LogRange]) -> list[bytes]:
     return [await digest_of(store, item) for item in ranges]
 
 
-async def _ours_is_damaged(
-    peer: PeerClient, store: MessageStore, offset: int, theirs: LogExtent, tail_bytes: int
-) -> bool:
+async def _ours_is_damaged(peer: PeerClient, store: MessageStore, offset: int, theirs: LogExtent) -> bool:
     """What stands there in our log is no record, nor a file's filler, and the peer has one.
 
     A log may end within a record. One whose damaged length leads beyond the end looks the same: then the peer's record
@@ -139,14 +136,14 @@ async def _ours_is_damaged(
     if isinstance(found, RecordFound | Blank):
         return False
     file_end = offset - offset % store.segment_bytes + store.segment_bytes
-    limit = min(theirs.end_offset, file_end, offset + tail_bytes)
+    limit = min(theirs.end_offset, file_end, offset + RANGE_BYTES_MAX)
     record_bytes = await _their_record_bytes(peer, offset, limit) if theirs.min_offset <= offset < limit else 0
     return record_bytes > 0 and (found is not ScanStop.INCOMPLETE or record_bytes <= len(data))
 
 
 async def _their_record_bytes(peer: PeerClient, offset: int, limit: int) -> int:
     """Length of the peer's record, or of its filler; 0 when it has neither below `limit`."""
-    data = b""
+    data = bytearray()
     async for _, piece in peer.read_log(LogRange(offset, limit)):
         data += piece
         found = scan_record(data, 0, len(data), physical_offset=offset)

@@ -23,7 +23,7 @@ from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.histogram import HistogramReading
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.storage.disk import DiskError, DiskUsage
-from tandemmq.core.storage.kept_tail import kept_tails
+from tandemmq.core.storage.kept_tail import kept_repairs, kept_tails
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.page_cache import resident_bytes
 from tandemmq.service.settings import VERSION
@@ -58,13 +58,14 @@ class BrokerReport:
         self._peer_probes = PeerProbes(clock=parts.clock, targets=self._probe_targets)
         self._disk_usage: DiskUsage | None = None
         self._kept_tails: list[str] = []
+        self._kept_repairs = (0, 0)
 
     async def run(self) -> None:
         """Keeps what takes time to find out ready for `status`, until cancelled. Once the store is recovered."""
         while True:
             # A disk that fails is found out by those who write to it.
             with contextlib.suppress(DiskError):
-                self._disk_usage, self._kept_tails = await asyncio.to_thread(self._look_at_disk)
+                self._disk_usage, self._kept_tails, self._kept_repairs = await asyncio.to_thread(self._look_at_disk)
             for _ in range(_TICKS_PER_LOOK):
                 self._parts.role.second_passed()
                 self._look_for_what_was_lost()
@@ -83,9 +84,9 @@ class BrokerReport:
             parts.log_made_good_ms = parts.clock.monotonic_ms()
             log.info("log_made_good", damage=damage.text, end_offset=damage.end_offset)
 
-    def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
+    def _look_at_disk(self) -> tuple[DiskUsage, list[str], tuple[int, int]]:
         disk = self._parts.disk
-        return disk.usage(), [tail.path for tail in kept_tails(disk)]
+        return disk.usage(), [tail.path for tail in kept_tails(disk)], kept_repairs(disk)
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""
@@ -329,6 +330,8 @@ class BrokerReport:
             used_ratio=usage.used_ratio,
             warning_ratio=self._runtime_settings.current.disk_space_warning_level_ratio,
             next_file_bytes=self._parts.settings.mapped_file_size_commit_log,
+            kept_repairs_count=self._kept_repairs[0],
+            kept_repairs_bytes=self._kept_repairs[1],
         )
 
 

@@ -87,11 +87,11 @@ def _run(settings: ConsistencySettings) -> RunSummary:
 
     stop = _StopOnSignals()
     log = get_logger()
-    run_id = new_run_id(datetime.now(UTC), Random())
-    log.info("run_starting", run_id=run_id, version=VERSION, settings=effective_settings(settings))
     # Before Java starts, which is the slow part.
     discovery = discover(settings)
     results = ResultsStore(settings.results)
+    run_id = new_run_id(datetime.now(UTC), Random(), results.names("runs"))
+    log.info("run_starting", run_id=run_id, version=VERSION, settings=effective_settings(settings))
     with _runner(settings) as (runner, application_id):
         stop.ends(runner)
         with Progress(in_flight=runner.bytes_done, kind=settings.progress) as progress:

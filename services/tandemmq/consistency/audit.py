@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
@@ -41,9 +41,28 @@ class AuditReport:
     plan: RepairPlan
 
 
-def new_run_id(now: datetime, random: Random) -> str:
-    """Sorts by time; two runs of one second are told apart."""
-    return f"{now:%Y%m%dT%H%M%SZ}-{random.getrandbits(16):04x}"
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
+_STAMP_LENGTH: Final = 16
+_AHEAD_TOLD: Final = timedelta(minutes=5)
+
+
+def new_run_id(now: datetime, random: Random, known: Iterable[str] = ()) -> str:
+    """Sorts by time, and behind all `known` ones: where a clock was ahead, or two runs began within one second, they
+    are told in the order in which they began all the same."""
+    newest = max((began for name in known if (began := _began(name)) is not None), default=None)
+    moment = now.replace(microsecond=0)
+    if newest is not None and newest >= moment:
+        moment = newest + timedelta(seconds=1)
+    return f"{moment:{_STAMP}}-{random.getrandbits(16):04x}"
+
+
+def _began(run_id: str) -> datetime | None:
+    """When a run began, by its id; None for what is no run's."""
+    try:
+        began = datetime.strptime(run_id[:_STAMP_LENGTH], _STAMP).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return began if _RUN_ID.fullmatch(run_id) and began.year < MAXYEAR else None
 
 
 def audit(
@@ -117,9 +136,23 @@ def audit(
         cpu_seconds=round(cpu_seconds, 3),
         spark_application_id=application_id,
         only_groups=tuple(sorted(settings.group_names)),
-        notes=(*discovery.notes, *(note for result in found for note in result.notes), *notes),
+        notes=(
+            *discovery.notes,
+            *_notes_of_clocks(run_id, started),
+            *(note for result in found for note in result.notes),
+            *notes,
+        ),
     )
     return AuditReport(summary, findings, plan)
+
+
+def _notes_of_clocks(run_id: str, started: datetime) -> Iterator[str]:
+    began = _began(run_id)
+    if began is not None and began - started > _AHEAD_TOLD:
+        yield (
+            f"an earlier run began later than this one, by its clock, so that this one is called {run_id} to be the "
+            "newest: a clock was ahead then, or is behind now"
+        )
 
 
 def _options(settings: ConsistencySettings) -> AuditOptions:

@@ -100,6 +100,8 @@ def _message(summary: RunSummary, group: GroupSummary) -> str:
     end = f"Run {summary.run_id}."
     if group.outcome is Outcome.EQUAL:
         verified = group.new_bytes + group.scrubbed_bytes
+        if len(group.replicas) == 1:
+            return f"One replica, and none to compare it with; {verified} bytes read. {end}"
         return (
             f"{len(group.replicas)} replicas are equal up to byte {group.watermark}; {verified} bytes compared. {end}"
         )

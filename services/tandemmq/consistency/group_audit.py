@@ -284,7 +284,7 @@ class GroupAudit:
             )
         now_s = self._now.timestamp()
         seen_at_s = {
-            broker_id: moment_s
+            broker_id: min(moment_s, now_s)  # The clock may have been ahead.
             for broker_id, moment_s in memory.seen_at_s.items()
             if now_s - moment_s <= options.forget_replicas_after_s
         } | dict.fromkeys(self._specs, now_s)

@@ -135,7 +135,8 @@ def plan_ranges(
         return RangePlan(new, again, scrub_cursor=common.start_offset, scrubbed_at_s=now_s)
     differing = [_within(_widened(part, extent_bytes), old) for part in memory.differing]
     share, cursor = _scrub_share(old, memory, scrub, now_s)
-    scrubbed_at_s = now_s if share or memory.scrubbed_at_s is None else memory.scrubbed_at_s
+    # Of a clock that was ahead: nothing would have its turn until it is that late again.
+    scrubbed_at_s = now_s if share or memory.scrubbed_at_s is None else min(now_s, memory.scrubbed_at_s)
     parts = merged([part for part in (*differing, *share) if part.start_offset < part.end_offset])
     return RangePlan(new, parts, scrub_cursor=cursor, scrubbed_at_s=scrubbed_at_s)
 

@@ -253,7 +253,7 @@ class GroupStore:
             document = self._results.read_json(f"{self._progress_folder}/{name}")
             self._answer_files.add(name)
             try:
-                if document is not None and now_s - document["at_s"] <= _ANSWER_AGE_MAX_S:
+                if document is not None and 0 <= now_s - document["at_s"] <= _ANSWER_AGE_MAX_S:
                     answers |= {values["key"]: TaskAnswer(**values) for values in document["answers"]}
             except (KeyError, TypeError):
                 continue  # Of another version: it is asked again.

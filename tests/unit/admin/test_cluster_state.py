@@ -200,6 +200,14 @@ def test_no_remedy_says_that_a_tail_be_deleted() -> None:
     assert "delete" not in finding.remedy
 
 
+@pytest.mark.parametrize(("kept_bytes", "is_told"), [((1 << 30) - 1, False), (3 << 30, True)])
+def test_what_repairs_have_kept_is_a_note_when_it_is_much(kept_bytes: int, *, is_told: bool) -> None:
+    disk = replace(_DISK, kept_repairs_count=2, kept_repairs_bytes=kept_bytes)
+    found = diagnose(with_broker(_HEALTHY, master(disk=disk)))
+    assert [own.severity for own in found] == [Severity.NOTE] * is_told
+    assert not is_told or "keeps 3.0 GiB in 2 files" in found[0].problem
+
+
 def test_a_slave_whose_disk_is_full_says_that() -> None:
     link = MasterLinkState(address="10.0.0.1:10912", state="disk full", master_end_offset=9, lag_bytes=4_096)
     assert "its disk is full, 4,096 bytes" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from support.admin_readings import cached, consistency_of
@@ -122,6 +124,17 @@ def test_missed_run_is_a_note_and_so_is_a_run_that_never_came() -> None:
     never.read_once()
     assert [found.problem for found in never.findings()] == ["has never run"]
     assert results.runs
+
+
+def test_a_run_that_ends_in_the_future_is_told_and_misses_none_for_ever() -> None:
+    consistency, _ = consistency_of(
+        equal_run(finished_at="2033-11-14T22:13:00Z"), clock=(clock := ManualTime(wall_ms=1_700_000_000_000))
+    )
+    assert any("still to come" in each.problem for each in consistency.findings())
+    reading = consistency.latest
+    assert reading is not None
+    later = replace(reading, watched_ms=reading.overdue_after_ms + 1)
+    assert later.overdue_ms(clock.wall_ms()) == later.watched_ms
 
 
 def test_overdue_may_be_off() -> None:

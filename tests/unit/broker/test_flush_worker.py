@@ -6,9 +6,11 @@ import asyncio
 import threading
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.running_time import PATIENCE_S
-from tandemmq.broker.flush_worker import FlushWorker
+from tandemmq.broker import flush_worker
+from tandemmq.broker.flush_worker import FlushWorker, with_room
 from tandemmq.core.storage.disk import DiskError, DiskFull
 
 
@@ -142,3 +144,33 @@ async def test_a_job_without_room_is_run_again_where_that_is_wanted(
     assert (job.tries, end is job) == (tries, waits_for_room)
     await worker.close()
     await asyncio.wait_for(task, PATIENCE_S)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flush_worker, "ROOM_PAUSE_S", 0.0)
+
+
+@pytest.mark.usefixtures("pauses")
+async def test_a_step_of_a_start_that_finds_no_room_is_taken_again_and_tells_what_is_full() -> None:
+    answers = iter([DiskFull("disk full: kept-tails"), DiskFull("disk full: kept-tails"), None])
+
+    def step() -> str:
+        if (error := next(answers)) is not None:
+            raise error
+        return "done"
+
+    with capture_logs() as logs:
+        assert await with_room(step, stop=asyncio.Event()) == "done"
+    [told] = [line for line in logs if line["event"] == "disk_full"]
+    assert (told["reason"], "make room" in told["remedy"]) == ("disk full: kept-tails", True)
+
+
+async def test_a_start_that_finds_no_room_ends_when_the_broker_does() -> None:
+    def step() -> None:
+        raise DiskFull("disk full: kept-tails")
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.05, stop.set)
+    with pytest.raises(DiskFull):
+        await with_room(step, stop=stop)

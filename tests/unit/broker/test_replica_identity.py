@@ -187,6 +187,14 @@ def test_the_next_run_hears_what_was_noted_last(tmp_path: Path) -> None:
     assert LogEndMark(tmp_path).open() == 0
 
 
+def test_the_page_of_the_mark_has_its_place_before_anything_is_noted(tmp_path: Path) -> None:
+    """On a full disk the first note would end the process, and nobody would know why."""
+    mark = LogEndMark(tmp_path)
+    mark.open()
+    assert (tmp_path / LOG_END_FILE).stat().st_blocks > 0
+    mark.close()
+
+
 def test_a_mark_that_was_cut_off_is_as_none(tmp_path: Path) -> None:
     (tmp_path / "logEnd").write_bytes(b"")
     assert LogEndMark(tmp_path).open() == 0

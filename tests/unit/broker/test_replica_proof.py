@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
-from support.stores import new_store, with_options
+from support.stores import ManualClock, new_store, with_options
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof, find_common_end
+from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
+from tandemmq.core.replication.common_prefix import tail_range
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.core.storage.dispatch import holds_record_header
 
 if TYPE_CHECKING:
     from tandemmq.broker.peer_client import PeerClient
@@ -196,5 +202,48 @@ async def test_a_damaged_record_is_known_by_the_peers_however_long_it_is(body_by
     log[damaged + 100] ^= 1
     slave.append_replicated(0, [memoryview(log)])
     extent = LogExtent(0, end)
-    found = await find_common_end(cast("PeerClient", _Peer(master)), slave, extent, tail_bytes=2 * (body_bytes + 1_000))
+    found = await find_common_end(cast("PeerClient", _Peer(master)), slave, extent)
     assert found == (damaged, True)
+
+
+def _two_stores(*, file_bytes: int) -> tuple[MessageStore, MessageStore]:
+    """As a master and what was one before, whose clock shows another time."""
+    clocks = ManualClock(1_700_000_000_000), ManualClock(1_700_000_060_000)
+    options = with_options(commit_log_file_bytes=file_bytes)
+    master, other = (new_store(SimulatedDisk(random.Random(1)), clock, options=options) for clock in clocks)
+    for store in (master, other):
+        store.load()
+    return master, other
+
+
+@pytest.mark.parametrize("with_filler", [False, True])
+async def test_the_body_of_a_message_that_was_sent_again_is_no_proof_however_long_it_is(*, with_filler: bool) -> None:
+    """A message larger than `maxMessageSize` is now was taken by one that is master no more, and sent again."""
+    master, other = _two_stores(file_bytes=30 << 20)
+    for store in (master, other):
+        store.put(outgoing_message())
+        store.put(outgoing_message(body=random.Random(2).randbytes(12 << 20)))
+        if with_filler:
+            store.put(outgoing_message(body=bytes(25 << 20)))
+    ours = LogExtent(0, other.end_offset)
+    assert other.end_offset == master.end_offset
+    tail = tail_range(ours, holds_header=partial(holds_record_header, other))
+    assert other.digest(*tail) != master.digest(*tail)
+    found = await find_common_end(cast("PeerClient", _Peer(master)), other, LogExtent(0, master.end_offset))
+    assert found.offset == 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_a_range_holds_a_header_where_a_whole_one_lies_in_it(data: st.DataObject) -> None:
+    store, _ = _two_stores(file_bytes=6 << 20)
+    starts = [
+        store.put(outgoing_message(body=bytes(size))).physical_offset
+        for size in data.draw(st.lists(st.sampled_from([1, 3_000, 1 << 20, 2 << 20]), min_size=1, max_size=8))
+    ]
+    places = st.one_of(st.sampled_from(starts), st.integers(0, store.end_offset))
+    start = data.draw(places) + data.draw(st.integers(-100, 100))
+    end = data.draw(places) + data.draw(st.integers(-100, 100))
+    start, end = max(0, min(start, end)), min(store.end_offset, max(start, end))
+    due = any(start <= at <= end - SMALLEST_RECORD_BYTES for at in starts)
+    assert holds_record_header(store, start, end) is due

@@ -16,11 +16,9 @@ from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
 from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.parts import BrokerParts
-from tandemmq.broker.peer_api.members import DIGEST_BYTES_MAX
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.message.record import Host
-from tandemmq.core.replication.common_prefix import RANGE_BYTES_MAX, TAIL_BYTES
 from tandemmq.core.storage.disk import DiskUsage
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
@@ -160,16 +158,3 @@ async def test_a_master_that_begins_lets_no_file_go(tmp_path: Path) -> None:
     assert expiry_end(wish, await role.floor.floor(wish), options=StoreOptions()) == 1 << 29
     role.is_serving = True
     assert expiry_end(wish, await role.floor.floor(wish), options=StoreOptions()) == 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("body_bytes", "proof_bytes"),
-    [(1, TAIL_BYTES), (4 << 20, TAIL_BYTES), (16 << 20, 2 * ((16 << 20) + (64 << 10))), (128 << 20, RANGE_BYTES_MAX)],
-)
-def test_a_log_is_proven_by_two_of_its_largest_records_and_by_no_more_than_a_peer_compares(
-    body_bytes: int, proof_bytes: int, tmp_path: Path
-) -> None:
-    """Larger ones may have been taken before maxMessageSize was lowered. Asked for more at once a peer gives nothing,
-    and a master that begins takes it for one that is away."""
-    parts = parts_of(tmp_path, f"mappedFileSizeCommitLog={256 << 20}", f"maxMessageSize={body_bytes}")
-    assert parts.proof_bytes == proof_bytes <= DIGEST_BYTES_MAX

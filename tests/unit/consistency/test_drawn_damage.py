@@ -37,7 +37,7 @@ from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
 from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.run_summary import ExitCode
-from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 from tandemmq.core.storage.disk import DiskUsage
 from tandemmq.core.storage.retention import ExpiryWish, RetentionFloor
@@ -356,6 +356,21 @@ def test_a_topic_that_an_operator_deleted_is_not_missing(
         path.write_text(table.to_json())
     found = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep").findings
     assert [own.kind for own in found] == ([FindingKind.TOPIC_MISSING] if is_made_again else [])
+
+
+@pytest.mark.parametrize("was_damaged", [False, True])
+def test_a_topic_that_an_operator_gave_fewer_queues_is_none_that_differs(
+    was_damaged: bool, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Its messages stay in the queues that it has no more. Of a table that lost them by itself nothing says so."""
+    for folder in copy_group(equal_group[:2], tmp_path / "groups" / "broker-a"):
+        path, table = folder / "config" / "topics.json", TopicTable()
+        table.load_json(path.read_text())
+        table.put(TopicConfig("orders", 1, 1), now_ms=1_600_000_000_000 if was_damaged else 1_800_000_000_000)
+        path.write_text(table.to_json())
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert [own.kind for own in report.findings] == ([FindingKind.TOPIC_DIFFERS] if was_damaged else [])
+    assert report.summary.exit_code is (ExitCode.DIVERGED if was_damaged else ExitCode.EQUAL)
 
 
 def test_a_queue_whose_topic_was_deleted_and_whose_messages_have_expired_is_no_stray_folder(tmp_path: Path) -> None:

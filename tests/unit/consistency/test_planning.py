@@ -50,6 +50,15 @@ def test_first_run_reads_everything_once() -> None:
     assert plan.again == ()
 
 
+def test_a_clock_that_was_ahead_ends_no_reading_of_old_bytes() -> None:
+    """Nothing would be read again before it is that late."""
+    memory = replace(_MEMORY, scrubbed_at_s=500 * _DAY_S)
+    plan = _plan(100 * _EXTENT, 100 * _EXTENT, memory=memory)
+    assert (plan.again, plan.scrubbed_at_s) == ((), 100 * _DAY_S)
+    plan = _plan(100 * _EXTENT, 100 * _EXTENT, memory=replace(memory, scrubbed_at_s=100 * _DAY_S), now_s=101 * _DAY_S)
+    assert total_bytes(plan.again)
+
+
 def test_run_over_an_unchanged_log_reads_nothing() -> None:
     assert _plan(5 * _EXTENT + 17, 5 * _EXTENT + 17).ranges == ()
 

@@ -8,16 +8,19 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.audit_stores import copy_group, replicate
 from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
 from support.store_damage import DAMAGES, Damage, Expected, write_at
-from tandemmq.consistency.audit import AuditReport, prune_runs
+from tandemmq.consistency.audit import AuditReport, new_run_id, prune_runs
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.settings import TasksFailed
 from tandemmq.consistency.tasks import CheckTask, CompareTask, DescribeTask, DigestTask, Task
@@ -402,6 +405,31 @@ def test_what_another_version_remembered_is_verified_again(group: list[Path], tm
     assert report.summary.outcome is Outcome.EQUAL
     assert report.summary.groups[0].new_bytes == report.summary.groups[0].end_offset
     assert list(progress.iterdir()) == []
+
+
+@given(
+    moments=st.lists(st.integers(0, 10**11).map(lambda time_s: datetime.fromtimestamp(time_s, UTC)), max_size=9),
+    seed=st.integers(0, 9),
+)
+def test_runs_sort_in_the_order_in_which_they_began_whatever_the_clock_did(moments: list[datetime], seed: int) -> None:
+    """Else a run of today is taken for an old one, is removed first, and an old verdict stands as the newest."""
+    others = ["99991231T235959Z-ffff", "notes.txt", "20269999T999999Z-0000"]
+    chance, made = random.Random(seed), list[str]()
+    for moment in moments:
+        made.append(new_run_id(moment, chance, [*others, *made]))
+    assert made == sorted(set(made))
+
+
+def test_a_run_after_one_whose_clock_was_ahead_is_the_newest_and_says_so(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    ahead = results / "runs" / "20990101T000000Z-0000"
+    ahead.mkdir(parents=True)
+    report = run_inline(results, _path(group), with_files=True)
+    assert report.summary.run_id > ahead.name
+    assert report.summary.started_at < "2099"
+    assert any("a clock was ahead then, or is behind now" in note for note in report.summary.notes)
+    prune_runs(ResultsStore(str(results)), keep=1)
+    assert [path.name for path in (results / "runs").iterdir()] == [report.summary.run_id]
 
 
 def test_only_reports_are_pruned(tmp_path: Path) -> None:

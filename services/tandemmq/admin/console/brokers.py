@@ -34,7 +34,7 @@ from tandemmq.admin.operations.values import (
     Setting,
     Unseen,
 )
-from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text, wall_text
+from tandemmq.service.texts import bytes_text, count_text, counted, duration_text, rate_text, seconds_text, wall_text
 
 _PAGE_SIZE: Final = 50
 _UNKNOWN: Final = "not known"
@@ -195,6 +195,8 @@ def _log_facts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
         yield "may be elected", "is the master" if record.acts else "yes" if record.is_electable else "no"
     if status.disk is not None:
         yield "store", status.disk.path
+        if count := status.disk.kept_repairs_count:
+            yield "overwritten by repairs", f"{counted(count, 'file')}, {bytes_text(status.disk.kept_repairs_bytes)}"
     if status.kept_tails:
         yield "cut-off tails", ", ".join(status.kept_tails)
 

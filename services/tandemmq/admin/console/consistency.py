@@ -11,7 +11,14 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
-from tandemmq.admin.consistency_runs import ConsistencyReading, GroupStanding, finished_at_ms, remedy_of, subject_of
+from tandemmq.admin.consistency_runs import (
+    ConsistencyReading,
+    GroupStanding,
+    finished_at_ms,
+    is_ahead,
+    remedy_of,
+    subject_of,
+)
 from tandemmq.admin.console.answers import Pages, form_of
 from tandemmq.admin.console.frame import Flash
 from tandemmq.admin.operations.questions import OperationFailed, not_found
@@ -277,16 +284,20 @@ def _headline(reading: ConsistencyReading, found: int, now_wall_ms: int) -> tupl
         return "bad", f"{counted(found, 'finding')}, as of {_ago(newest, now_wall_ms)}"
     if any(standing.summary.outcome is Outcome.DIVERGED for standing in reading.standings):
         return "bad", f"replicas differ, as of {_ago(newest, now_wall_ms)}"
-    sound = next((run for run in reading.runs if run.outcome is Outcome.EQUAL), None)
-    if sound is None:
-        return "warning", "not all of them could be read yet"
-    if newest.outcome is not Outcome.EQUAL:
+    unproven = [standing for standing in reading.standings if standing.summary.outcome is not Outcome.EQUAL]
+    if unproven or not reading.standings:
+        # Of all groups: a run of some proves nothing of the others.
+        sound = next((run for run in reading.runs if run.outcome is Outcome.EQUAL and not run.only_groups), None)
+        if sound is None:
+            return "warning", "not all of them could be read yet"
         return (
             "warning",
             f"proven equal {_ago(sound, now_wall_ms)}; the last run could not read all of them",
         )
-    tone = "warning" if reading.overdue_ms(now_wall_ms) is not None else "ok"
-    return tone, f"proven equal {_ago(sound, now_wall_ms)}"
+    oldest = min((standing.run for standing in reading.standings), key=finished_at_ms)
+    is_old = reading.overdue_ms(now_wall_ms) is not None or is_ahead(newest, now_wall_ms)
+    tone = "warning" if is_old else "ok"
+    return tone, f"proven equal {_ago(oldest, now_wall_ms)}"
 
 
 def _lines(reading: ConsistencyReading, now_wall_ms: int) -> list[str]:
@@ -333,4 +344,6 @@ def finding_row(finding: Finding) -> FindingRow:
 
 
 def _ago(run: RunSummary, now_wall_ms: int) -> str:
+    if is_ahead(run, now_wall_ms):
+        return "at a time that is still to come"
     return age_text(max(0, now_wall_ms - finished_at_ms(run)))

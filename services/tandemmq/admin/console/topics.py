@@ -292,8 +292,6 @@ def _notes(change: TopicChange, before: TopicSummary) -> Iterable[str]:
     changed = [broker for broker in before.brokers if broker.broker_name not in left_alone]
     if change.read_queue_count and any(broker.read_queue_count > change.read_queue_count for broker in changed):
         yield "Queues of higher numbers are no longer read: what waits there waits until they are added again."
-    if change.write_queue_count and any(broker.write_queue_count > change.write_queue_count for broker in changed):
-        yield "Fewer queues are written to: FIFO message groups move to other queues, out of order meanwhile."
     if change.permission and change.permission & 2 == 0 and any(broker.permission & 2 for broker in changed):
         yield "Producers can no longer send to it."
     if change.permission and change.permission & 4 == 0 and any(broker.permission & 4 for broker in changed):

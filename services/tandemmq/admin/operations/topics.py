@@ -66,6 +66,7 @@ TOPIC_ATTRIBUTES: Final = {
     "transaction.check.max": "questions at most",
 }
 """Attributes of a topic that may be set, beside its type."""
+_WITH_MESSAGE_GROUPS: Final = ("FIFO", "MIXED")
 PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
 """RocketMQ's bits, and what they mean. Bit 1, `inherit`, is for the brokers' own topics."""
 _DEFAULT: Final = "the broker's default number of"
@@ -136,6 +137,27 @@ def unread_queues(change: TopicChange, extents: Sequence[Extent]) -> list[str]:
         "which consumers no longer read; there again when the number of read queues is raised"
         for broker_name, held in lost.items()
     ]
+
+
+def moved_message_groups(
+    before: Mapping[str, tuple[BrokerTopic, Sequence[Extent]]], after: Mapping[str, BrokerTopic]
+) -> list[str]:
+    """What loses its order for a while: a message group has its queue by the number of queues to write, and its home
+    by the broker groups."""
+    moving = [
+        name
+        for name, topic in after.items()
+        if name not in before or before[name][0].write_queue_count != topic.write_queue_count
+    ]
+    is_ordered = any(topic.message_type in _WITH_MESSAGE_GROUPS for topic, _ in before.values())
+    holds_any = any(extent.held for _, extents in before.values() for extent in extents)
+    if not (moving and is_ordered and holds_any):
+        return []
+    warning = (
+        f"message groups move to other queues on {', '.join(moving)}: what waits in their old ones may be overtaken by "
+        "what is sent from now on; let all groups read the topic empty first, while nothing is sent"
+    )
+    return [warning]
 
 
 def attributes_text(attributes: Mapping[str, str]) -> str:
@@ -593,6 +615,7 @@ class TopicOperations:
             old, _ = before.get(master.broker_name, (None, []))
             changes.append(Change(master.key, difference_text(old, after[master.broker_name])))
         warnings = unread_queues(change, [extent for _, extents in before.values() for extent in extents])
+        warnings += moved_message_groups(before, after)
         if not dry_run:
             answers = await self._questions.brokers(
                 masters,

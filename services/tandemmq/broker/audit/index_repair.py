@@ -29,7 +29,6 @@ import structlog
 from tandemmq.broker.audit.jobs import AuditHelper, MakeIndexJob
 from tandemmq.broker.audit.store_files import (
     INDEX_PREFIX,
-    KEPT_REPAIRS_FOLDER,
     FileRepaired,
     LogUnsound,
     keep_next,
@@ -42,6 +41,7 @@ from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.index_file import IndexFile, index_file_bytes
+from tandemmq.core.storage.kept_tail import KEPT_REPAIRS_FOLDER
 from tandemmq.core.storage.record_batch import IndexColumns
 
 if TYPE_CHECKING:

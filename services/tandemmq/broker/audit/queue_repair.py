@@ -40,7 +40,6 @@ from tandemmq.broker.audit.jobs import (
     to_its_end,
 )
 from tandemmq.broker.audit.store_files import (
-    KEPT_REPAIRS_FOLDER,
     LogUnsound,
     OpenFile,
     StoreFiles,
@@ -64,6 +63,7 @@ from tandemmq.core.message.record_layout import enters_consume_queue
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
 from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
+from tandemmq.core.storage.kept_tail import KEPT_REPAIRS_FOLDER
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_batch import RecordBatch, read_batch
 

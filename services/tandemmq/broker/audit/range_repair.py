@@ -43,7 +43,6 @@ from tandemmq.broker.audit.jobs import (
 )
 from tandemmq.broker.audit.store_files import (
     INDEX_PREFIX,
-    KEPT_REPAIRS_FOLDER,
     FileRepaired,
     OpenFile,
     PacedFiles,
@@ -64,6 +63,7 @@ from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaFiles, Re
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.kept_tail import KEPT_REPAIRS_FOLDER
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore

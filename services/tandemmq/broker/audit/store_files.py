@@ -381,8 +381,6 @@ class PacedFiles:
 
 # What a repair writes: files that are whole or not there.
 
-KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
-"""Below the store's root: what repairs have replaced."""
 INDEX_PREFIX: Final = "index/"
 """What the path of an IndexFile begins with."""
 

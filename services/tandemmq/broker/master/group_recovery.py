@@ -25,7 +25,7 @@ from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
 from tandemmq.core.offsets import PhysicalOffset
-from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
+from tandemmq.core.replication.common_prefix import tail_range
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import Epoch, LogExtent, LogRange
 from tandemmq.core.replication.master_start import (
@@ -41,6 +41,7 @@ from tandemmq.core.replication.master_start import (
 from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 from tandemmq.core.storage.disk import DiskFull
+from tandemmq.core.storage.dispatch import holds_record_header
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
@@ -114,7 +115,6 @@ class GroupRecovery:
         state_changed: Callable[[], None] = lambda: None,
         connected_ids: Callable[[], Collection[int]] = tuple,
         forgotten: Callable[[int], None] = lambda _broker_id: None,
-        tail_bytes: int = TAIL_BYTES,
     ) -> None:
         self._store = store
         self._replica = replica
@@ -142,7 +142,6 @@ class GroupRecovery:
         self._state_changed = state_changed
         self._connected_ids = connected_ids
         self._forgotten = forgotten
-        self._tail_bytes = tail_bytes
         self.is_whole = False
         """Nothing of our log is known to be missing; as it is now."""
         self._was_behind = False
@@ -255,8 +254,7 @@ class GroupRecovery:
                 continue
             waiting = step if isinstance(step, Wait) else await self._metadata_wait(start)
             if isinstance(step, Serve) and waiting is None:
-                await self._begin(step, start.answers)
-                return True
+                return await self._begin(step, start.answers)
             self._note_waiting(waiting)
             await asyncio.sleep(pause_s)
             pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
@@ -350,7 +348,8 @@ class GroupRecovery:
             return Relation.EXTENDS
         is_longer = theirs.end_offset > ours.end_offset
         shorter, floor_offset = (ours, theirs.min_offset) if is_longer else (theirs, ours.min_offset)
-        tail = tail_range(shorter, floor_offset=floor_offset, length=self._tail_bytes)
+        holds_header = partial(holds_record_header, self._store)
+        tail = tail_range(shorter, holds_header=holds_header, floor_offset=floor_offset)
         if tail.start_offset >= tail.end_offset:
             return Relation.PARTED if is_longer else Relation.WITHIN
         (their_digest,) = await peer.digests([tail])
@@ -424,7 +423,7 @@ class GroupRecovery:
     async def _cut_to_common(self, peer: PeerClient, answer: ReplicaAnswer) -> str:
         """Cuts our log back to what the better one shares with it, and keeps the rest aside; why not, or empty."""
         ours = self._extent()
-        common = await find_common_end(peer, self._store, answer.extent, tail_bytes=self._tail_bytes)
+        common = await find_common_end(peer, self._store, answer.extent)
         refusal = cut_refusal(
             common.offset,
             our_history=self._replica.history.up_to(ours.end_offset),
@@ -433,22 +432,34 @@ class GroupRecovery:
         )
         if refusal:
             return refusal
-        async with self._alone_with_store():
-            kept = self._store.truncate(common.offset, reason="a replica had a better log")
-        log.warning(
-            "tail_kept",
-            reason="a replica has a better log",
-            cut_from=common.offset,
-            cut_to=ours.end_offset,
-            kept_as=None if kept is None else str(kept.path),
-        )
+        if not await self._cut(common.offset, reason="a replica had a better log"):
+            return "this start ends before there is room to keep what is cut off"
         return ""
 
-    async def _cut_half_record(self) -> None:
-        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
-        if self._store.dispatched_offset < self._store.end_offset:
-            async with self._alone_with_store():
-                self._store.truncate(self._store.dispatched_offset, reason="a half record")
+    async def _cut_half_record(self) -> bool:
+        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged. False:
+        see `_cut`."""
+        whole_end = self._store.dispatched_offset
+        return whole_end == self._store.end_offset or await self._cut(whole_end, reason="a half record")
+
+    async def _cut(self, end_offset: int, *, reason: str) -> bool:
+        """Cuts our log, and keeps the rest aside. Waits for room for that; False: given up before there was any."""
+        before = self._store.end_offset
+        while True:
+            try:
+                async with self._alone_with_store():
+                    kept = self._store.truncate(end_offset, reason=reason)
+            except DiskFull as error:
+                if self._given_up():
+                    return False
+                told = f"there is no room to keep what is cut off this log ({error}): {ROOM_REMEDY}"
+                self._note_waiting(Wait(told, end_offset=before, needs_operator=True))
+            else:
+                self._note_waiting(None)
+                path = None if kept is None else str(kept.path)
+                log.warning("tail_kept", reason=reason, cut_from=end_offset, cut_to=before, kept_as=path)
+                return True
+            await asyncio.sleep(ROOM_PAUSE_S)
 
     async def _is_promised(self, start: MasterStart, epoch: int) -> bool:
         """Every member that answered takes no byte of an earlier epoch any more: not from a master that we know nothing
@@ -514,13 +525,17 @@ class GroupRecovery:
         later = (start_offset for epoch, start_offset in answer.history.epochs if epoch > last_epoch)
         return answer.relation is Relation.PARTED or min(later, default=end_offset) < end_offset
 
-    async def begin_claimed(self, epoch: int) -> None:
-        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked."""
-        await self._begin(Serve(epoch, "the group's record names this replica, which holds all that is acknowledged"))
+    async def begin_claimed(self, epoch: int) -> bool:
+        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked.
+        False: as of `run`."""
+        return await self._begin(
+            Serve(epoch, "the group's record names this replica, which holds all that is acknowledged")
+        )
 
-    async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> None:
+    async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> bool:
         self._note_waiting(None)
-        await self._cut_half_record()
+        if not await self._cut_half_record():
+            return False
         self._queues_go_on()
         # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.
         await self._cut_progress()
@@ -538,6 +553,7 @@ class GroupRecovery:
             given_up=[memory.disk_id for memory in step.given_up],
             lost_bytes=step.lost_bytes,
         )
+        return True
 
     def _note_waiting(self, waiting: Wait | None) -> None:
         if _is_same(waiting, self.waiting) and (

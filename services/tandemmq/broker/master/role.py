@@ -176,7 +176,6 @@ class MasterRole:
             others_in_sync=lambda: () if self._seat is None else self._seat.others_in_sync,
             given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
-            tail_bytes=parts.proof_bytes,
         )
 
     async def _told_by_name_servers(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
@@ -369,8 +368,10 @@ class MasterRole:
         # Listed, in no route: operators see what it waits for, and its replicas that it is there.
         parts.links.announce()
         if self._seat is not None and self._holds_all:
-            await self.recovery.begin_claimed(self._seat.epoch)
-        elif not await self.recovery.run(is_whole=parts.is_whole):
+            has_begun = await self.recovery.begin_claimed(self._seat.epoch)
+        else:
+            has_begun = await self.recovery.run(is_whole=parts.is_whole)
+        if not has_begun:
             parts.is_whole = self.recovery.is_whole
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.

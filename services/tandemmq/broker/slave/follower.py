@@ -27,13 +27,14 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import digest_of, find_common_end
 from tandemmq.broker.slave.ha_connection import HaConnection
 from tandemmq.core.clock import Clock
-from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
+from tandemmq.core.replication.common_prefix import tail_range
 from tandemmq.core.replication.frames import RemoteProtocolError, SlaveOptions
 from tandemmq.core.replication.log_history import LogExtent, LogRange
 from tandemmq.core.replication.sessions import DispatchPace
 from tandemmq.core.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal, stale_reason
 from tandemmq.core.routing.values import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
 from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
+from tandemmq.core.storage.dispatch import holds_record_header
 from tandemmq.core.tracing.send_spans import ReplicaTimelines
 
 if TYPE_CHECKING:
@@ -81,10 +82,9 @@ class Follower:
     `cut_progress` brings what groups have consumed beyond a queue's end back to that end, durably, before a later
     epoch is followed. `begins` is waited for before the first byte of a connection, and when what the log holds is
     in doubt. `master_left` is told when the master ended the connection and its machine says that nobody listens
-    there any more. `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could
-    be filler alone. `other_process` tells where another one runs on a copy of this very disk. To the master they
-    are one replica, and what it counts for one the other may lack: so this one follows nobody meanwhile, and has
-    caught up with nobody.
+    there any more. `other_process` tells where another one runs on a copy of this very disk. To the master they are
+    one replica, and what it counts for one the other may lack: so this one follows nobody meanwhile, and has caught up
+    with nobody.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class Follower:
         begins: Callable[[], Awaitable[None]] | None = None,
         master_left: MasterLeft = lambda epoch, listens: None,
         other_process: Callable[[], str | None] = lambda: None,
-        tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
         tls: HaTls | None = None,
     ) -> None:
@@ -131,7 +130,6 @@ class Follower:
         """How often in a row the logs were compared, and nothing followed from it."""
         self._no_room_told_ms: int | None = None
         self._bytes_came = asyncio.Event()
-        self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
         self._pace = DispatchPace(walk_bytes_max=store.walk_bytes_max)
         self._has_caught_up = True
@@ -388,7 +386,8 @@ class Follower:
                         self._claim(), tail=LogRange(ours.end_offset, ours.end_offset), digest=b"", connection=""
                     )
                 case CatchUpStep.VERIFY:
-                    tail = tail_range(ours, floor_offset=theirs.extent.min_offset, length=self._tail_bytes)
+                    holds_header = partial(holds_record_header, self._store)
+                    tail = tail_range(ours, holds_header=holds_header, floor_offset=theirs.extent.min_offset)
                     digest = await digest_of(self._store, tail)
                     sock = await self._proven_connection(peer, theirs, address, tail, digest)
                     if sock is not None:
@@ -475,7 +474,7 @@ class Follower:
                 end_offset=ours.end_offset,
                 master_end_offset=theirs.extent.end_offset,
             )
-        common = await find_common_end(peer, self._store, theirs.extent, tail_bytes=self._tail_bytes)
+        common = await find_common_end(peer, self._store, theirs.extent)
         if common.offset >= self._store.end_offset:
             return
         refusal = cut_refusal(

@@ -76,7 +76,6 @@ class SlaveRole:
             reports_flushed_only=parts.is_sync_flush,
             kick_flush=parts.workers.log.kick,
             flushes_paused=parts.workers.alone_with_store,
-            tail_bytes=parts.proof_bytes,
             failed=parts.disk_failed,
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
             begins=self._doubt_until_caught_up if parts.settings.failover_authority else None,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -32,12 +33,7 @@ if TYPE_CHECKING:
 
 _FINDINGS_MAX: Final = 30
 _GROUPS_MAX: Final = 50
-_VERDICTS: Final = {
-    Outcome.EQUAL: ("all replicas hold the same", "bold green"),
-    Outcome.DIVERGED: ("replicas differ", "bold red"),
-    Outcome.INCOMPLETE: ("nothing wrong was found, but not everything could be read", "bold yellow"),
-    Outcome.SKIPPED: ("nothing was compared", "bold yellow"),
-}
+_STYLES: Final = {Outcome.EQUAL: "bold green", Outcome.DIVERGED: "bold red"}
 _WORST_FIRST: Final = (Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.SKIPPED, Outcome.EQUAL)
 
 
@@ -48,7 +44,7 @@ def run_view(summary: RunSummary) -> Shown:
         rest = summary.findings_total - min(len(summary.findings), _FINDINGS_MAX)
         if rest > 0:
             parts.append(f"{rest:,} more findings; the report has them")
-    parts += ["", *summary.notes, styled(*_VERDICTS[summary.outcome])]
+    parts += ["", *summary.notes, styled(summary.sentence, _STYLES.get(summary.outcome, "bold yellow"))]
     return parts
 
 
@@ -181,10 +177,12 @@ def verify(
     code = _run(settings + (overrides or []))
     summary = _latest(place)
     if summary is not None and (before is None or summary.run_id != before.run_id):
-        _tell(summary, place)
         if absent := sorted(expected - {each.group for each in summary.groups}) if not group else []:
             typer.echo(f"not compared: {', '.join(absent)}; no NameServer knows a broker of it", err=True)
             code = code or ExitCode.INCOMPLETE
+            if summary.outcome is Outcome.EQUAL:
+                summary = replace(summary, outcome=Outcome.INCOMPLETE)
+        _tell(summary, place)
     if code:
         raise typer.Exit(code if code > 0 else EXIT_FAILED)
 

@@ -319,7 +319,7 @@ async def audit_checks(target: ClusterTarget) -> list[Check]:
             each.problem,
             each.remedy,
         )
-        for each in diagnose_consistency(reading, now_wall_ms=0)
+        for each in diagnose_consistency(reading, now_wall_ms=SystemClock().wall_ms())
     ]
     if found:
         return found

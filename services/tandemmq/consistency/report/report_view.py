@@ -375,18 +375,13 @@ def _is_bad(group: GroupSummary) -> bool:
 
 def _headline(summary: RunSummary) -> str:
     diverged = sum(group.outcome is Outcome.DIVERGED for group in summary.groups)
-    compared = [group for group in summary.groups if group.outcome is not Outcome.SKIPPED]
     if summary.outcome is Outcome.DIVERGED:
         if len(summary.groups) == 1:
             return f"The replicas of {summary.groups[0].group} differ."
         return f"{diverged:,} of {counted(len(summary.groups), 'group')} " + (
             "differs." if diverged == 1 else "differ."
         )
-    if summary.outcome is Outcome.INCOMPLETE:
-        return "Nothing wrong was found, but not everything could be read."
-    if not compared:
-        return "Nothing was compared."
-    return "All replicas hold the same."
+    return f"{summary.sentence.capitalize()}."
 
 
 def _lines(summary: RunSummary) -> list[str]:
@@ -452,6 +447,8 @@ def _group_sentence(group: GroupSummary, findings: Sequence[Finding]) -> str:
         return f"skipped: {group.problem}" if group.problem else "skipped"
     if group.outcome is Outcome.INCOMPLETE:
         return f"incomplete: {group.problem}" if group.problem else "incomplete: not every replica could be read"
+    if group.outcome is Outcome.EQUAL and len(group.replicas) == 1:
+        return f"one replica, and none to compare it with; {_compared(group)}"
     if group.outcome is Outcome.EQUAL:
         return f"equal on {counted(len(group.replicas), 'replica')}, {_compared(group)}"
     wrong = sorted({finding.broker_id for finding in findings if finding.broker_id is not None})

@@ -56,7 +56,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
-from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
+from tandemmq.core.storage.kept_tail import KEPT_REPAIRS_FOLDER, KEPT_TAILS_FOLDER
 
 _LIVE_ENTRIES: Final = 200
 """Looked at behind the end of a running broker's queue: a page."""
@@ -72,7 +72,6 @@ _PAGE_BYTES: Final = 4096
 _LEASE_FILE: Final = re.compile(r"leases-(\d{10})\.(snapshot|journal)")
 _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
-_KEPT_REPAIRS: Final = "kept-repairs"
 _KEPT_REPAIR: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})")
 _NO_REASON: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _KEPT_PIECE_BYTES: Final = 4 << 20
@@ -401,7 +400,7 @@ class _DerivedCheck:
         if self._topics is None or is_logical_queue(topic):
             return False
         config = self._topics.get(topic)
-        return config is None or (topic != SCHEDULE_TOPIC and queue_id >= _queue_count(config))
+        return config is None or (topic != SCHEDULE_TOPIC and queue_id >= config.queue_count)
 
     def _odd_folders(self) -> Iterator[Finding]:
         """Folders that no queue has the name of."""
@@ -446,23 +445,25 @@ class _DerivedCheck:
             config = topics.get(topic)
             if config is None:
                 # A topic that was deleted has a mark of that; or, by RocketMQ, no queues, and the table was changed.
-                # After its last message: after all that came behind it as well, whatever time it had before the clock
-                # was set.
-                last_offset = max(span.last_offset for span in spans)
-                behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
-                last_ms = min(behind, default=0)
+                last_ms = self._last_ms(spans)
                 if last_ms > removals.get(topic, -1) and (topic in held or last_ms > version_ms):
                     detail = f"the log has {messages} messages of topic {topic}, and the table does not know it"
                     yield self._topic_finding(FindingKind.TOPIC_MISSING, topic, detail, messages)
                 continue
-            highest = max(spans, key=lambda span: span.queue_id)
-            if topic != SCHEDULE_TOPIC and highest.queue_id >= _queue_count(config):
-                queues = _queue_count(config)
-                detail = f"topic {topic} has {queues} queues; the log has messages of queue {highest.queue_id}"
-                count = sum(
-                    span.next_queue_offset - span.first_queue_offset for span in spans if span.queue_id >= queues
-                )
+            # So has one that got fewer queues.
+            shut = [span for span in spans if topic != SCHEDULE_TOPIC and span.queue_id >= config.queue_count]
+            if shut and self._last_ms(shut) > removals.get(topic, -1):
+                highest = max(span.queue_id for span in shut)
+                detail = f"topic {topic} has {config.queue_count} queues; the log has messages of queue {highest}"
+                count = sum(span.next_queue_offset - span.first_queue_offset for span in shut)
                 yield self._topic_finding(FindingKind.TOPIC_DIFFERS, topic, detail, count)
+
+    def _last_ms(self, spans: Sequence[QueueSpan]) -> int:
+        """When their last message was stored: after it, all that came behind it was, whatever time that had before the
+        clock was set."""
+        last_offset = max(span.last_offset for span in spans)
+        behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
+        return min(behind, default=0)
 
     @cached_property
     def _last_times(self) -> dict[int, int]:
@@ -737,7 +738,7 @@ class _DerivedCheck:
     def _kept_bytes(self) -> Iterator[Finding]:
         """Those that a repair has overwritten are named by their digest, those that were cut off say how many."""
         kind = FindingKind.KEPT_BYTES_DAMAGED
-        for folder in (KEPT_TAILS_FOLDER, _KEPT_REPAIRS):
+        for folder in (KEPT_TAILS_FOLDER, KEPT_REPAIRS_FOLDER):
             sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder)}
             for name, size in sizes.items():
                 path = f"{folder}/{name}"
@@ -758,7 +759,7 @@ class _DerivedCheck:
                 self._kept[path] = digest
                 if name.endswith(".log") and (problem := self._tail_problem(path, size)):
                     yield self._new(kind, problem, path)
-                match = _KEPT_REPAIR.fullmatch(name) if folder == _KEPT_REPAIRS else None
+                match = _KEPT_REPAIR.fullmatch(name) if folder == KEPT_REPAIRS_FOLDER else None
                 if match is not None and (digest != match[3] or size != int(match[2]) - int(match[1])):
                     yield self._new(kind, f"its {size} bytes have digest {digest}, and not the one of its name", path)
 
@@ -894,7 +895,3 @@ def _usual_length(sizes: Iterable[int]) -> int:
     """Of files that are all as long; of two lengths that are as frequent the greater; 1 without any."""
     counts = Counter(size for size in sizes if size > 0)
     return max(counts, key=lambda size: (counts[size], size), default=1)
-
-
-def _queue_count(config: TopicConfig) -> int:
-    return max(config.read_queue_count, config.write_queue_count)

@@ -123,6 +123,24 @@ class RunSummary:
             return ExitCode.DIVERGED
         return ExitCode.INCOMPLETE if self.outcome is Outcome.INCOMPLETE else ExitCode.EQUAL
 
+    @property
+    def sentence(self) -> str:
+        """The verdict, for people. It says equal only of what was compared with something."""
+        compared = [group for group in self.groups if group.outcome is not Outcome.SKIPPED]
+        alone = sum(len(group.replicas) == 1 for group in compared)
+        match self.outcome:
+            case Outcome.DIVERGED:
+                return "replicas differ"
+            case Outcome.INCOMPLETE:
+                return "nothing wrong was found, but not everything could be read"
+            case Outcome.EQUAL if alone and alone == len(compared):
+                return "nothing wrong was found; no group has a second replica to compare with"
+            case Outcome.EQUAL if alone:
+                return f"all replicas hold the same; {alone:,} of {len(self.groups):,} groups have only one"
+            case Outcome.EQUAL if compared:
+                return "all replicas hold the same"
+        return "nothing was compared"
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {
             "findings": [finding.to_json() for finding in self.findings],

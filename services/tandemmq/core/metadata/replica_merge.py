@@ -2,8 +2,9 @@
 
 A copy that lacks an entry says nothing: its disk may be new, or rolled back. Only an operator removes an entry, and
 each removal leaves a mark: the wall clock in ms, never the same twice for one name. A mark stays when an entry of the
-name is made again. Of two copies, the one with the newer mark for a name knows what became of it. So no entry is lost
-that any replica held and nobody removed, whoever is older, empty or heard first.
+name is made again; and a topic that gets fewer queues is removed and made again. Of two copies, the one with the newer
+mark for a name knows what became of it. So no entry is lost that any replica held and nobody removed, whoever is older,
+empty or heard first.
 """
 
 from __future__ import annotations

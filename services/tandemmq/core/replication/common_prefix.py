@@ -9,8 +9,8 @@ four thousand of 256 MiB each.
 What is enough. Equal bytes prove that everything before them is equal, too, when the header of a record is among them:
 it holds the store timestamp, the queue offset and its own position. A block alone may hold none. The rest of a
 CommitLog file is filler, and a message that was sent again after a failover may have the same body at the same place in
-a log of other history. A range of twice the largest record holds a header wherever it lies: behind a largest record
-comes at most the filler in whose place another one did not fit.
+a log of other history. How long a range has to be no setting tells: larger records may have been taken before it was
+lowered. So it is looked whether there is a header.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tandemmq.core.replication.log_history import LogExtent, LogRange
 RANGES_MAX: Final = 1_024
 RANGE_BYTES_MAX: Final = 256 << 20
 
-# Twice the largest record with the default maxMessageSize of 4 MiB: body, 32 KiB of properties, topic, fixed fields.
 TAIL_BYTES: Final = 9 << 20
+"""At least so much has to be equal: with the default maxMessageSize of 4 MiB twice the largest record."""
 
 BLOCK_BYTES: Final = 4 << 20
 FINE_BLOCK_BYTES: Final = 64 << 10
@@ -46,9 +46,9 @@ class CommonPrefixSearch:
     """Asks for digests of ranges of both logs until the end of the common prefix is known.
 
     `boundaries(start, end)` lists our record boundaries in [start, end], ascending; `boundary_before(offset)` gives the
-    last one at or below `offset`. Both read our log. `tail_bytes` is twice the largest record. Use: while
-    `next_ranges()` is not empty, get both sides' digests and `answer`. `result` is then a record boundary of ours, or
-    None when nothing is common and the slave has to start over from the master's min offset.
+    last one at or below `offset`; `holds_header(start, end)` tells whether a record's is in there. All read our log.
+    Use: while `next_ranges()` is not empty, get both sides' digests and `answer`. `result` is then a record boundary of
+    ours, or None when nothing is common and the slave has to start over from the master's min offset.
 
     Cost: at most 1,024 ranges and 256 MiB a question.
     """
@@ -60,15 +60,15 @@ class CommonPrefixSearch:
         theirs: LogExtent,
         boundaries: Callable[[int, int], list[int]],
         boundary_before: Callable[[int], int],
-        tail_bytes: int = TAIL_BYTES,
+        holds_header: Callable[[int, int], bool],
     ) -> None:
         self._low = max(ours.min_offset, theirs.min_offset)
         self._high = min(ours.end_offset, theirs.end_offset)
         self._boundaries = boundaries
         self._boundary_before = boundary_before
-        self._tail_bytes = tail_bytes
+        self._holds_header = holds_header
         self._phase = _Phase.BLOCKS
-        self._window_blocks = min(_WINDOW_GROWTH * -(-tail_bytes // BLOCK_BYTES), _WINDOW_BLOCKS_MAX)
+        self._window_blocks = _WINDOW_GROWTH * -(-TAIL_BYTES // BLOCK_BYTES)
         self._first_different: LogRange | None = None
         self._ranges: list[LogRange] = []
         self.result: int | None = None
@@ -99,10 +99,11 @@ class CommonPrefixSearch:
 
     def _judge_window(self, different: LogRange | None) -> None:
         window_start, window_end = self._ranges[0].start_offset, self._ranges[-1].end_offset
-        equal_bytes = (window_end if different is None else different.start_offset) - window_start
+        equal_end = window_end if different is None else different.start_offset
+        is_enough = equal_end - window_start >= TAIL_BYTES and self._holds_header(window_start, equal_end)
         if different is not None:
             self._first_different = different
-        if equal_bytes < self._tail_bytes and window_start > self._low:
+        if not is_enough and window_start > self._low:
             self._window_blocks = min(_WINDOW_GROWTH * self._window_blocks, _WINDOW_BLOCKS_MAX)
             self._ask_window(window_start)
         elif self._first_different is None:
@@ -135,13 +136,18 @@ class CommonPrefixSearch:
         self.result = boundary if boundary > self._low else None
 
 
-def tail_range(extent: LogExtent, *, floor_offset: int = 0, length: int = TAIL_BYTES) -> LogRange:
+def tail_range(extent: LogExtent, *, holds_header: Callable[[int, int], bool], floor_offset: int = 0) -> LogRange:
     """The end of a log: what a slave states to prove that its log is its master's.
 
-    `length` is twice the largest record, so that a record's header is in it; nothing below `floor_offset`, the master's
-    min offset, is included, since the master cannot compare it.
+    As long as it has to be for a record's header to be in it, and no longer than a peer compares at once. Nothing below
+    `floor_offset`, the master's min offset, is included, since the master cannot compare it.
     """
-    return LogRange(max(extent.min_offset, floor_offset, extent.end_offset - length), extent.end_offset)
+    lowest, length = max(extent.min_offset, floor_offset), TAIL_BYTES
+    while True:
+        tail = LogRange(max(lowest, extent.end_offset - length), extent.end_offset)
+        if tail.start_offset == lowest or length == RANGE_BYTES_MAX or holds_header(*tail):
+            return tail
+        length = min(2 * length, RANGE_BYTES_MAX)
 
 
 def _blocks(start_offset: int, end_offset: int, size: int) -> list[LogRange]:

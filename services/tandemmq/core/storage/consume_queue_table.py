@@ -419,8 +419,7 @@ class ConsumeQueueTable:
         """
         damaged_from: int | None = None
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
-        self.damaged.clear()
-        self._next_numbers.clear()
+        self._begin_anew()
         # What is no topic may lie there as well.
         folders = [found.name for found in self._disk.list_folder(CONSUME_QUEUE_FOLDER) if found.is_folder]
         for topic in (name for name in folders if name != LOST_AND_FOUND):
@@ -450,6 +449,12 @@ class ConsumeQueueTable:
         if repairs is not None:
             repairs.run()
         return damaged_from
+
+    def _begin_anew(self) -> None:
+        """A load that found no room left what it had come to."""
+        self._files.close()
+        for known in (self._queues, self._ids, self._dirty, self._round, self.damaged, self._next_numbers):
+            known.clear()
 
     def damaged_themselves(self) -> tuple[tuple[str, int, int], ...]:
         """Of `damaged`, after the walk through a log that is damaged: the queues that were made again in part. Of the

@@ -6,6 +6,7 @@ a slave and in recovery. Mirrors RocketMQ's CommitLogDispatcherBuildConsumeQueue
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from tandemmq.core.message.record_layout import (
     SMALLEST_RECORD_BYTES,
     TRANSACTION_MASK,
     V1_MAGIC,
+    V2_MAGIC,
     crc32,
     enters_consume_queue,
     enters_index,
@@ -357,6 +359,12 @@ _NO_TOPIC: Final = _Topic(b"\0")
 # walk starts there: a few microseconds a record, once in a resynchronisation.
 
 
+_HEADER_PIECE_BYTES: Final = 1 << 20
+_RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4)) for magic in (V1_MAGIC, V2_MAGIC)))
+_MAGIC_AT: Final = 4
+_OWN_OFFSET_AT: Final = 28
+
+
 class LogBytes(Protocol):
     @property
     def min_offset(self) -> int:
@@ -372,6 +380,24 @@ class LogBytes(Protocol):
 
     def read_log(self, offset: int, max_bytes: int) -> memoryview:
         """Bytes within one file."""
+
+
+def holds_record_header(log: LogBytes, start_offset: int, end_offset: int) -> bool:
+    """Whether a record begins in [start_offset, end_offset) whose header lies in there, too. Reads up to the first."""
+    while start_offset < end_offset:
+        piece = log.read_log(start_offset, min(_HEADER_PIECE_BYTES, end_offset - start_offset))
+        for found in _RECORD_MAGIC.finditer(piece):
+            at = found.start() - _MAGIC_AT
+            if 0 <= at <= len(piece) - SMALLEST_RECORD_BYTES:
+                own_offset = int.from_bytes(piece[at + _OWN_OFFSET_AT : at + _OWN_OFFSET_AT + 8])
+                if own_offset == start_offset + at:
+                    return True
+        if not piece:
+            return False
+        # One that begins at the end of this piece is found with the next.
+        is_cut = len(piece) == _HEADER_PIECE_BYTES
+        start_offset += len(piece) - (SMALLEST_RECORD_BYTES if is_cut else 0)
+    return False
 
 
 def record_boundaries(log: LogBytes, start_offset: int, end_offset: int) -> list[int]:

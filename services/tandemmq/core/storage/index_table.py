@@ -136,7 +136,7 @@ class IndexTable:
         too: `damaged`. Raises SegmentSizeMismatch if all have one other length: the counts were changed.
         """
         self.load_columns()
-        self.damaged.clear()
+        self._begin_anew()
         is_believed = True
         is_last_lost = False
         found_files = [
@@ -174,6 +174,14 @@ class IndexTable:
         if self._files and is_believed and not is_last_lost and stop is not StopKind.POWER_LOST:
             return None
         return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
+
+    def _begin_anew(self) -> None:
+        """A load that found no room left what it had come to."""
+        self._close([*self._files, *self._behind_gap])
+        for known in (self._files, self._full_files, self._behind_gap, self._full_behind_gap, self.damaged):
+            known.clear()
+        self.forget_waiting()
+        self.durable_timestamp_ms = 0
 
     def _check_lengths(self, found_files: Sequence[FolderEntry]) -> None:
         sizes = {found.size for found in found_files}

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -51,9 +52,11 @@ from tandemmq.core.message.record_layout import (
 )
 from tandemmq.core.storage.commit_log import CommitLog, MappedFileQueue, file_name
 from tandemmq.core.storage.consume_queue_table import StopKind
-from tandemmq.core.storage.disk import Disk, FolderEntry
+from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, FolderEntry
 
 KEPT_TAILS_FOLDER: Final = "kept-tails"
+KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
+"""What repairs have overwritten, below the store's root, too."""
 TAIL_RECORD_BYTES_MAX: Final = 32 << 20
 """A record that says it is larger is damaged: the largest `maxMessageSize` has room in it."""
 
@@ -90,8 +93,28 @@ class KeptTail:
 def keep_tail(
     disk: Disk, log: CommitLog, *, start_offset: int, end_offset: int, wall_ms: int, reason: str = ""
 ) -> KeptTail:
-    """Copies [start_offset, end_offset) of the log. Durable when it returns; DiskError: nothing kept."""
+    """Copies [start_offset, end_offset) of the log. Durable when it returns; DiskError: nothing kept, nor left."""
     path = f"{KEPT_TAILS_FOLDER}/{file_name(start_offset)}-{wall_ms}.log"
+    usage, needed_bytes = disk.usage(), end_offset - start_offset
+    if 0 < usage.total_bytes < usage.used_bytes + needed_bytes:
+        free = f"{usage.total_bytes - usage.used_bytes:,} are free"
+        raise DiskFull(f"disk full: {path}: {needed_bytes:,} bytes are cut off the log and kept there, and {free}")
+    try:
+        return _kept(disk, log, path, LogTail(start_offset, end_offset, is_torn_record=False), wall_ms, reason)
+    except DiskError:
+        # It would take from others what room there is, and the next try has another name.
+        with suppress(DiskError):
+            disk.remove(_unfinished(path))
+            disk.remove(reason_path(path))
+        raise
+
+
+def _unfinished(path: str) -> str:
+    return f"{path}.unfinished"
+
+
+def _kept(disk: Disk, log: CommitLog, path: str, tail: LogTail, wall_ms: int, reason: str) -> KeptTail:
+    start_offset, end_offset = tail.start_offset, tail.end_offset
     if reason:
         crc = 0
         for offset in range(start_offset, end_offset, _CHUNK_BYTES):
@@ -103,7 +126,7 @@ def keep_tail(
             "crc32": crc,
         }
         disk.write_file(reason_path(path), json.dumps(document, indent=2).encode())
-    unfinished = f"{path}.unfinished"
+    unfinished = _unfinished(path)
     disk.remove(unfinished)  # A crash in the same millisecond may have left it; it would be appended to.
     file = disk.open_append_file(unfinished)
     try:
@@ -131,6 +154,12 @@ def is_cut_kept(disk: Disk, log: CommitLog, *, start_offset: int, end_offset: in
 def kept_tails(disk: Disk) -> list[KeptTail]:
     """All that are kept, ordered by where they begin and by time. Blocks. Other files in the folder are passed over."""
     return [tail for entry in disk.list_folder(KEPT_TAILS_FOLDER) if (tail := _of_entry(disk, entry)) is not None]
+
+
+def kept_repairs(disk: Disk) -> tuple[int, int]:
+    """How many files repairs have kept, and of how many bytes. Blocks."""
+    sizes = [entry.size for entry in disk.list_folder(KEPT_REPAIRS_FOLDER) if not entry.is_folder]
+    return len(sizes), sum(sizes)
 
 
 def kept_tail_named(disk: Disk, name: str) -> KeptTail | None:

@@ -174,6 +174,8 @@ class MessageStore:
         self.refusal: str | None = self._unwritable_reason
         """Why puts are refused, in words; None if they are not."""
         self._tail_is_doubtful = False
+        self._stop_kind: tuple[StopKind, bool] | None = None
+        """As the first try to load found it: one that finds damage and then no room leaves a store in doubt."""
         self.recovery_progress: Final = RecoveryProgress()
         """Of `load`, for other threads."""
 
@@ -183,7 +185,7 @@ class MessageStore:
         """Locks the folder and recovers what is in it. Blocks. Puts are allowed when it returns.
 
         StoreLocked, SegmentSizeMismatch, LogGap and DiskError say why there is no start; nothing was changed then that
-        a later start would miss.
+        a later start would miss. After a DiskFull it may be called again.
         """
         self.recovery_progress.begin(now_ms=self._clock.monotonic_ms())
         self._lock = self._disk.lock(_LOCK_PATH)
@@ -195,7 +197,9 @@ class MessageStore:
             raise
 
     def _load(self) -> RecoveryReport:
-        stop, abort_is_gone = read_stop_kind(self._disk)
+        if self._stop_kind is None:
+            self._stop_kind = read_stop_kind(self._disk)
+        stop, abort_is_gone = self._stop_kind
         recovered = recover(
             disk=self._disk,
             log=self._log,
@@ -221,6 +225,7 @@ class MessageStore:
             self.doubt_tail()
         else:
             self.trust_tail()
+        self._stop_kind = None
         self.check_disk()
         self.set_writable(True)
         self.recovery_progress.end(now_ms=self._clock.monotonic_ms())

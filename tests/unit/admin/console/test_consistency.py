@@ -77,6 +77,22 @@ async def test_run_that_could_not_read_all_does_not_hide_the_last_proof() -> Non
     assert "2 h ago equal deep 0 2" in page.text
 
 
+async def test_a_run_whose_clock_was_ahead_is_not_of_this_moment() -> None:
+    page = await _page(equal_run(finished_at=_minutes_ago(-60 * 24 * 365)))
+    assert "Proven equal at a time that is still to come" in page.text
+
+
+async def test_a_run_of_one_group_does_not_prove_the_others_anew() -> None:
+    whole = equal_run(run_id="20231114T200000Z-0000", finished_at=_minutes_ago(133))
+    one = run_of(
+        [equal_group("broker-a")],
+        run_id="20231114T220000Z-0000",
+        finished_at=_minutes_ago(1),
+        only_groups=("broker-a",),
+    )
+    assert "Proven equal 2 h ago" in (await _page(one, whole)).text
+
+
 async def test_thousand_groups_show_those_that_matter() -> None:
     groups = [equal_group(f"broker-{number:04d}") for number in range(998)]
     groups += [

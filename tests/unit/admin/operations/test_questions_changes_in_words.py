@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import grpc
 import pytest
 
@@ -19,6 +21,7 @@ from tandemmq.admin.operations.topics import (
     category_of,
     changed_topic,
     difference_text,
+    moved_message_groups,
     read_attributes,
     system_names,
     topic_problems,
@@ -58,6 +61,23 @@ def test_queues_that_nobody_reads_any_more_are_warned_of() -> None:
     [warning] = unread_queues(TopicChange("t", read_queue_count=2), extents)
     assert warning.startswith("broker-a: 20 messages in queues from 2 on")
     assert unread_queues(TopicChange("t"), extents) == []
+
+
+@pytest.mark.parametrize("message_type", ["FIFO", "MIXED", "NORMAL"])
+@pytest.mark.parametrize("write_queues", [3, 4, 5])
+@pytest.mark.parametrize("held", [0, 1])
+def test_message_groups_that_move_while_messages_wait_are_warned_of(
+    message_type: str, write_queues: int, held: int
+) -> None:
+    topic = replace(BEFORE, message_type=message_type)
+    before = {"broker-a": (topic, [Extent("broker-a", 0, 10, 10 + held)])}
+    change = TopicChange("t", write_queue_count=write_queues)
+    warnings = moved_message_groups(before, {"broker-a": changed_topic(change, "broker-a", topic)})
+    assert bool(warnings) is (message_type != "NORMAL" and write_queues != 4 and held > 0)
+    # Another broker group takes its share of them.
+    added = {"broker-a": topic, "broker-b": changed_topic(change, "broker-b", None)}
+    assert bool(moved_message_groups(before, added)) is (message_type != "NORMAL" and held > 0)
+    assert moved_message_groups({}, added) == []
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,13 @@ from tandemmq.broker.master import group_recovery
 from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, MetadataSource
 from tandemmq.broker.peer_client import EpochPromise, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import CommonEnd
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.replication.master_start import Fetch, MasterStart, Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
 
@@ -399,3 +401,45 @@ async def test_a_start_that_finds_no_room_ends_when_the_broker_does(
     await _fetched(start, longer, monkeypatch)
     assert start.store.end_offset < longer.extent.end_offset
     assert not start.recovery.is_whole
+
+
+async def _cut_to(start: _Start, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes over a log of a later epoch that ours shares up to `offset`, and that ends there."""
+
+    async def common_end(*_: object) -> CommonEnd:
+        return CommonEnd(offset, ours_is_damaged=False)
+
+    monkeypatch.setattr(group_recovery, "find_common_end", common_end)
+    longer = _LongerLog()
+    longer.extent = LogExtent(0, offset)
+    monkeypatch.setattr(group_recovery, "PeerClient", lambda _endpoint: longer)
+    history = LogHistory.of([(1, 0), (2, offset)])
+    answer = ReplicaAnswer(1, "slave:1", "S", longer.extent, history, Relation.PARTED)
+    own = cast("MasterStart", SimpleNamespace(log_changed=lambda _own: None, cannot_fetch=lambda *_: None))
+    await start.recovery._fetch(own, Fetch(answer))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_what_is_cut_off_waits_for_room_to_be_kept(is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the start ended, and so did each that followed."""
+    start = _Start([])
+    ends = [start.store.put(outgoing_message(body=bytes(2_000))).end_offset for _ in range(8)]
+    start.store.write_appended()
+    log_before = start.store.digest(0, ends[-1])
+    await start.replica.begin_epoch(LogHistory.of([(1, 0)]))
+    start.disk.capacity_bytes = start.disk.usage().used_bytes + 3_000
+    cutting = asyncio.create_task(_cut_to(start, ends[2], monkeypatch))
+    async with asyncio.timeout(PATIENCE_S):
+        while start.recovery.waiting is None and not cutting.done():
+            await asyncio.sleep(0)
+    assert start.recovery.waiting is not None, cutting.result()
+    assert "no room to keep what is cut off this log (disk full: kept-tails/" in start.recovery.waiting.reason
+    assert (start.store.end_offset, start.store.digest(0, ends[-1])) == (ends[-1], log_before)
+    assert start.disk.list_folder("kept-tails") == []
+    if is_over:
+        start.recovery._given_up = lambda: True
+    else:
+        start.disk.capacity_bytes *= 2
+    await cutting
+    assert start.store.end_offset == (ends[-1] if is_over else ends[2])
+    assert [own.end_offset for own in kept_tails(start.disk)] == ([] if is_over else [ends[-1]])

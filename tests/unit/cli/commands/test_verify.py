@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from support.audit_summaries import equal_group, finding, run_of
+from support.audit_summaries import equal_group, finding, replica, run_of
 from tandemmq.admin.cluster_state import ExpectedBroker
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify
@@ -64,3 +64,13 @@ def test_group_that_the_cluster_should_have_and_nobody_names_is_told(
     ended = CliRunner().invoke(app, ["verify", "--data", str(tmp_path)])
     assert ended.exit_code == 3
     assert "not compared: broker-b" in ended.stderr
+    assert "nothing wrong was found, but not everything could be read" in ended.stdout
+    assert "hold the same" not in ended.stdout
+
+
+def test_equal_is_said_only_where_there_are_two_to_compare() -> None:
+    alone = equal_group("broker-a", replicas=(replica(0),))
+    assert "hold the same" not in _printed(run_of([alone]))
+    assert "no group has a second replica to compare with" in _printed(run_of([alone]))
+    assert "all replicas hold the same; 1 of 2 groups have only one" in _printed(run_of([alone, equal_group("b")]))
+    assert "nothing was compared" in _printed(run_of([]))

@@ -73,6 +73,27 @@ def test_a_slave_takes_its_masters_table_and_keeps_what_nobody_deleted() -> None
     assert slave.version == master.version
 
 
+@pytest.mark.parametrize(("read", "write", "is_marked"), [(8, 4, False), (4, 8, False), (4, 4, True), (9, 9, False)])
+def test_a_topic_that_gets_fewer_queues_has_a_mark_of_it(read: int, write: int, *, is_marked: bool) -> None:
+    table = TopicTable()
+    table.put(TopicConfig("T", 8, 8), now_ms=5)
+    assert table.put(TopicConfig("T", read, write), now_ms=7)
+    assert table.was_removed("T") is is_marked
+    assert table.get("T") == TopicConfig("T", read, write)
+    slave = TopicTable()
+    slave.apply_from_master(table.to_json(), table.version)
+    assert (slave.was_removed("T"), slave.get("T")) == (is_marked, table.get("T"))
+
+
+def test_fewer_queues_than_there_may_be_change_nothing() -> None:
+    table = TopicTable()
+    table.put(TopicConfig("T", 8, 8), now_ms=5)
+    before = table.to_json()
+    with pytest.raises(InvalidTopic):
+        table.put(TopicConfig("T", 0, 0), now_ms=7)
+    assert table.to_json() == before
+
+
 def test_the_last_topic_can_be_deleted() -> None:
     master, slave = TopicTable(), TopicTable()
     master.put(TopicConfig("last", 8, 8), now_ms=5)

@@ -22,6 +22,7 @@ from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import LogExtent, LogRange
 
 MIB = 1 << 20
+HEADER_BYTES = 91
 GIB = 1 << 30
 
 
@@ -45,6 +46,7 @@ class TwoLogs:
             theirs=self.theirs,
             boundaries=lambda start, end: [at for at in self.boundaries if start <= at <= end],
             boundary_before=lambda offset: self.boundaries[bisect_right(self.boundaries, offset) - 1],
+            holds_header=lambda start, end: any(start <= at <= end - HEADER_BYTES for at in self.boundaries[:-1]),
         )
         while ranges := search.next_ranges():
             self.questions += 1
@@ -173,6 +175,7 @@ def test_peer_that_answers_another_number_of_digests_is_refused() -> None:
         theirs=LogExtent(0, 100),
         boundaries=lambda start, end: [],
         boundary_before=lambda offset: offset,
+        holds_header=lambda start, end: True,
     )
 
     with pytest.raises(RemoteProtocolError):
@@ -199,14 +202,34 @@ def test_finds_the_longest_common_prefix(data: st.DataObject) -> None:
     assert logs.search() == (expected if expected > low else None)
 
 
-def test_tail_is_long_enough_to_hold_a_records_header() -> None:
-    assert tail_range(LogExtent(0, GIB)) == LogRange(GIB - TAIL_BYTES, GIB)
+def test_equal_body_of_a_record_as_large_as_was_taken_before_proves_nothing() -> None:
+    """maxMessageSize may have been lowered since."""
+    end = 300 * MIB
+    ours = LogExtent(0, end)
+    logs = TwoLogs(ours, ours, [*range(0, 100 * MIB + 1, MIB), end - 40 * MIB, end], parts_at=60 * MIB)
+    logs.lookalikes = [LogRange(end - 40 * MIB + HEADER_BYTES, end)]
+
+    assert logs.search() == 60 * MIB
+
+
+@pytest.mark.parametrize(
+    ("header_at", "length"),
+    [(GIB - 1_000, TAIL_BYTES), (GIB - 10 * MIB, 2 * TAIL_BYTES), (GIB - 129 * MIB, 144 * MIB), (0, RANGE_BYTES_MAX)],
+)
+def test_tail_is_long_enough_to_hold_a_records_header_and_no_longer_than_a_peer_compares(
+    header_at: int, length: int
+) -> None:
+    tail = tail_range(LogExtent(0, GIB), holds_header=lambda start, _end: start <= header_at)
+    assert tail == LogRange(GIB - length, GIB)
 
 
 def test_tail_holds_nothing_the_log_or_its_master_does_not() -> None:
-    assert tail_range(LogExtent(GIB - MIB, GIB)) == LogRange(GIB - MIB, GIB)
-    assert tail_range(LogExtent(0, GIB), floor_offset=GIB - 1_000) == LogRange(GIB - 1_000, GIB)
-    assert tail_range(LogExtent(0, 10), length=4) == LogRange(6, 10)
+    def never(_start: int, _end: int) -> bool:
+        return False
+
+    assert tail_range(LogExtent(GIB - MIB, GIB), holds_header=never) == LogRange(GIB - MIB, GIB)
+    floor = GIB - 1_000
+    assert tail_range(LogExtent(0, GIB), holds_header=never, floor_offset=floor) == LogRange(floor, GIB)
 
 
 def test_ranges_of_a_question_are_adjacent() -> None:
@@ -215,6 +238,7 @@ def test_ranges_of_a_question_are_adjacent() -> None:
         theirs=LogExtent(0, 30 * MIB),
         boundaries=lambda start, end: [],
         boundary_before=lambda offset: offset,
+        holds_header=lambda start, end: True,
     )
 
     ranges = search.next_ranges()

@@ -16,6 +16,7 @@ from tandemmq.core.storage.kept_tail import (
     KEPT_TAILS_FOLDER,
     TailPart,
     TailWalk,
+    kept_repairs,
     kept_tail_named,
     kept_tails,
 )
@@ -184,3 +185,12 @@ def test_a_tail_is_listed_with_its_reason_and_other_files_are_not() -> None:
         disk.write_file(kept.path.removesuffix(".log") + ".json", damaged)
         [found] = kept_tails(disk)
         assert found.reason == ""
+
+
+def test_what_repairs_have_kept_is_counted() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    assert kept_repairs(disk) == (0, 0)
+    disk.write_file("kept-repairs/queue-T-0-0000", bytes(40))
+    disk.write_file("kept-repairs/queue-T-0-0001", bytes(60))
+    disk.write_file("kept-tails/other", bytes(60))
+    assert kept_repairs(disk) == (2, 100)

@@ -7,8 +7,9 @@ import pytest
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import SMALL_OPTIONS, derived_queues, flush_all, log_bytes, new_store, queue_contents
-from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.disk import DiskError, DiskFull
 from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.storage.recovery import RecoveryProgress
 
 FILE = SMALL_OPTIONS.commit_log_file_bytes
@@ -291,3 +292,55 @@ class TestHowFarItIs:
         assert 0.9 < progress.ratio < 1
         progress.end(now_ms=3_000)
         assert (progress.ratio, progress.elapsed_ms(now_ms=9_000)) == (1.0, 2_000)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_start_that_finds_no_room_loses_nothing_and_may_be_tried_again(seed: int) -> None:
+    """Wherever it comes to its end, the try that finds room leaves what one with room at once would have left."""
+    chance = random.Random(seed)
+    disk = SimulatedDisk(random.Random(seed))
+    store = new_store(disk)
+    store.load()
+    for number in range(chance.randint(5, 80)):
+        store.put(outgoing_message(body=chance.randbytes(chance.randrange(400)), queue_id=number % 3))
+        store.write_appended()
+        if chance.random() < 0.2:
+            flush_all(store)
+    end = store.end_offset
+    if chance.random() < 0.2:
+        store.close()
+    else:
+        disk.crash(power_loss=chance.random() < 0.3)
+    if chance.random() < 0.8:  # Records lie behind the damage, so that what is cut is kept.
+        at = chance.randrange(end)
+        file_bytes = SMALL_OPTIONS.commit_log_file_bytes
+        disk.damage(f"commitlog/{at - at % file_bytes:020d}", at % file_bytes, chance.randbytes(1))
+    image = disk.image()
+    disk.put_back(image)
+    due = new_store(disk)
+    due.load()
+    due_log, due_queues, due_kept = log_bytes(due), queue_contents(due), _kept_tails(disk)
+    assert due.put(outgoing_message()).status is PutStatus.PUT_OK
+    due_end = due.end_offset
+
+    disk.put_back(image)
+    disk.capacity_bytes = disk.usage().used_bytes
+    store, tries = new_store(disk), 0
+    while True:
+        tries += 1
+        assert tries < 2_000
+        try:
+            store.load()
+            break
+        except DiskFull:
+            assert all(path.endswith((".log", ".json")) for path in _kept_tails(disk))
+            disk.capacity_bytes += chance.randint(1, 6_000)
+    assert (log_bytes(store), queue_contents(store), _kept_tails(disk)) == (due_log, due_queues, due_kept)
+    disk.capacity_bytes *= 10
+    store.check_disk()
+    assert store.put(outgoing_message()).status is PutStatus.PUT_OK
+    assert store.end_offset == due_end
+
+
+def _kept_tails(disk: SimulatedDisk) -> dict[str, bytes]:
+    return {path: data for path, data in disk.image().items() if path.startswith("kept-tails/")}
