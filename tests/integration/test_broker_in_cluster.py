@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import METADATA, AcknowledgedSender
-from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, lasting_port, wait_until
 from support.running_time import PATIENCE_S, run_program
 from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
@@ -78,11 +77,6 @@ def routed_hosts(endpoint: str) -> list[str]:
         )
     queues = [*route.message_queues, *(item.message_queue for item in assignment.assignments)]
     return sorted({f"{a.host}:{a.port}" for queue in queues for a in queue.broker.endpoints.addresses})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_probes_tell_started_live_and_ready_apart(tmp_path: Path) -> None:
@@ -157,7 +151,7 @@ def test_drained_slave_leaves_at_once_and_follows_on(tmp_path: Path) -> None:
 
 def test_drain_command_never_fails_a_stop(tmp_path: Path) -> None:
     result = run_program(
-        [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "500", "--target", f"127.0.0.1:{free_port()}"]
+        [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "500", "--target", f"127.0.0.1:{lasting_port()}"]
     )
     assert result.returncode == 0
     assert json.loads(result.stdout)["event"] == "drain_failed"
@@ -198,7 +192,7 @@ def test_peers_are_probed_both_ways(tmp_path: Path) -> None:
 def test_external_listener_names_external_endpoints_only(tmp_path: Path) -> None:
     with ProcessCluster(tmp_path) as cluster:
         cluster.add_name_server()
-        port = free_port()
+        port = lasting_port()
         external = {
             "externalListenPort": str(port),
             "externalAdvertisedHost": "mq.example.org",

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from support.broker_assembly import BrokerAssembly
+from support.grpc_oracle import GrpcOracle
 from tandemmq.core.clock import Clock
-from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.rpc import MethodTable
 
@@ -19,7 +19,7 @@ Front = Callable[[MethodTable, Clock], AbstractAsyncContextManager[int]]
 
 @asynccontextmanager
 async def _grpc_aio(table: MethodTable, clock: Clock) -> AsyncIterator[int]:
-    server = GrpcServer("127.0.0.1", 0, clock=clock)
+    server = GrpcOracle("127.0.0.1", 0, clock=clock)
     server.add(table)
     yield await server.start()
     await server.stop(limit_ms=500)

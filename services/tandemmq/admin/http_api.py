@@ -1,13 +1,15 @@
 """Everything that is asked for over HTTP/1.1: pages, JSON, health, metrics, and who may have them.
 
 Health, metrics and the cluster's state ask nobody: they are the newest reading and say how old it is. Topics, groups,
-messages, settings and traces are asked of the cluster when somebody wants them. `serving` is the service around it: one
+messages, settings and traces are asked of the cluster when somebody wants them. `serve` is the service around it: one
 cluster, read again and again, and shown on one port.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -67,7 +69,11 @@ from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
 from tandemmq.service.certificates import TlsFiles
-from tandemmq.service.settings import VERSION
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.logging import get_logger
+from tandemmq.service.service_channels import use_service_tls
+from tandemmq.service.service_tls import service_tls_of
+from tandemmq.service.settings import VERSION, effective_settings, stop_requested
 from tandemmq.service.texts import iso_text
 
 _STATIC_MAX_AGE_S: Final = 3_600
@@ -356,8 +362,43 @@ CONSOLE_PAGES: Final[tuple[AddPages, ...]] = (
 # The service.
 
 
+async def serve(settings: AdminSettings) -> None:
+    """Serves until SIGTERM or SIGINT. Raises ListenError."""
+    log = get_logger()
+    log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
+    _warn_if_open(settings, log)
+    clock = SystemClock()
+    with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
+        async with _serving(settings, clock=clock, log=log) as port:
+            log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
+            await stop.wait()
+            log.info("admin_stopping")
+    log.info("admin_stopped")
+
+
+def _warn_if_open(settings: AdminSettings, log: FilteringBoundLogger) -> None:
+    has_token = settings.admin_token.get_secret_value() or settings.viewer_token.get_secret_value()
+    if has_token or _is_loopback(settings.bind_address):
+        return
+    log.warning(
+        "admin_open_to_the_network",
+        bindAddress=settings.bind_address,
+        anonymousRole=settings.anonymous_role,
+        remedy="set adminToken or viewerToken, or let a NetworkPolicy say who reaches this port",
+    )
+
+
+def _is_loopback(bind_address: str) -> bool:
+    if bind_address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bind_address).is_loopback
+    except ValueError:
+        return False
+
+
 @asynccontextmanager
-async def serving(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogger) -> AsyncIterator[int]:
+async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogger) -> AsyncIterator[int]:
     """Reads the cluster and serves while the block runs; gives the port."""
     channels = Channels()
     consistency = ConsistencyRuns(

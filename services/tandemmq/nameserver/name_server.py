@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +25,7 @@ from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
-from tandemmq.service.event_loop import LoopMeter
+from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.grpc_server import (
     PROBE_LIVE,
     PROBE_READY,
@@ -35,7 +37,8 @@ from tandemmq.service.grpc_server import (
     by_kind,
     refusing,
 )
-from tandemmq.service.metrics import MetricFamily, MetricInfo, MetricKind, MetricSamples
+from tandemmq.service.logging import get_logger
+from tandemmq.service.metrics import MetricExports, MetricFamily, MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.route_messages import (
     AssignmentHandler,
     RouteQueryHandler,
@@ -51,9 +54,27 @@ from tandemmq.service.route_messages import (
 )
 from tandemmq.service.rpc import MethodTable, ShortRequests, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
-from tandemmq.service.settings import VERSION
+from tandemmq.service.settings import VERSION, effective_settings, stop_requested
+from tandemmq.service.telemetry.span_export import resource_attributes
 
 SERVICE_NAME: Final = "tandemmq.nameserver.v1.NameServerService"
+
+
+async def serve(settings: NameServerSettings, meter: LoopMeter) -> None:
+    """Serves until SIGTERM or SIGINT. Raises as `serving`, ListenError when a port is taken."""
+    log = get_logger()
+    clock = SystemClock()
+    log.info("name_server_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
+    with stop_requested() as stop:
+        async with (
+            serving(settings, clock=clock, log=log) as (registry, port),
+            _metrics(settings, registry, clock=clock, meter=meter) as metrics_port,
+        ):
+            ports = {"listenPort": port, "metricsPromExporterPort": metrics_port}
+            log.info("name_server_serving", bindAddress=settings.bind_address, **ports)
+            await stop.wait()
+            log.info("name_server_stopping")
+    log.info("name_server_stopped")
 
 
 @asynccontextmanager
@@ -223,6 +244,24 @@ class NameServerMetrics:
         samples.add("rocketmq_nameserver_event_loop_stalls_total", self._loop_meter.stall_count)
         samples.add("rocketmq_nameserver_event_loop_stalled_seconds_total", self._loop_meter.stalled_s)
         return samples.families()
+
+
+@asynccontextmanager
+async def _metrics(
+    settings: NameServerSettings, registry: RouteRegistry, *, clock: Clock, meter: LoopMeter
+) -> AsyncIterator[int]:
+    """Gives metrics away while the block runs, as the settings say; gives the port of /metrics, 0 without one."""
+    instance_id = f"{socket.gethostname()}:{settings.listen_port}"
+    exports = MetricExports(
+        settings.metrics_options(),
+        collect=NameServerMetrics(registry, clock=clock, loop_meter=meter).collect,
+        resource=resource_attributes(service="nameserver", instance_id=instance_id),
+    )
+    await exports.start()
+    try:
+        yield exports.port
+    finally:
+        await exports.close()
 
 
 # What a NameServer answers. The edge: protobuf stops here.

@@ -15,10 +15,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -26,10 +27,9 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 from tandemmq.http2 import server as http2
 from tandemmq.http2.errors import Limits, TlsMode
-from tandemmq.service.grpc_front import generic_handler
 from tandemmq.service.http2_call import MethodIndex
 from tandemmq.service.newcomers import Newcomers
-from tandemmq.service.rpc import MESSAGE_BYTES_MAX, Call, ListenError, MethodTable, UnaryMethod
+from tandemmq.service.rpc import MESSAGE_BYTES_MAX, Call, ListenError, Method, MethodTable, UnaryMethod, undecoded
 from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 from tandemmq.service.settings import service_connections_max
 
@@ -45,6 +45,7 @@ Probes: TypeAlias = Mapping[str, Callable[[], bool]]
 ServicerT = TypeVar("ServicerT")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+RpcMethodHandler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 _WATCH_INTERVAL_S: Final = 1.0
 
 _OPTIONS: Final[Sequence[tuple[str, int]]] = (
@@ -136,8 +137,9 @@ class GrpcServer:
         return self._server
 
     def add(self, table: MethodTable, *, for_anybody: bool = False) -> None:
-        """Serves the table's methods. Before `start`."""
-        self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
+        """Serves the table's methods, each of which has one response, given in place. Before `start`."""
+        handlers = TableHandler(table, lambda method: _answered_in_place(method, self._clock))
+        self._server.add_generic_rpc_handlers((handlers,))
         if for_anybody:
             self._open_methods.add(table)
         self._service_names.append(table.service_name)
@@ -277,6 +279,98 @@ def _reason(detail: str) -> str:
     if "in use" in detail or errno.errorcode[errno.EADDRINUSE] in detail:
         return "another process has the port; stop it or choose another port"
     return f"{detail}; is it an address of this machine, and the port free?"
+
+
+# Methods of a `MethodTable` beside those of generated servicers.
+
+
+class TableHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
+    """Finds the method of a path; other methods of the same service get the table's own UNIMPLEMENTED."""
+
+    def __init__(self, table: MethodTable, handler_of: Callable[[Method], RpcMethodHandler]) -> None:
+        self._prefix = f"/{table.service_name}/"
+        self._handlers = {self._prefix + name: handler_of(method) for name, method in table.methods.items()}
+        self._otherwise = _refusal(table.otherwise) if table.otherwise else None
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> RpcMethodHandler | None:
+        """See `grpc.GenericRpcHandler`; None leaves the path to other handlers."""
+        path = handler_call_details.method
+        return self._handlers.get(path, self._otherwise) if path.startswith(self._prefix) else None
+
+
+def _refusal(detail: str) -> RpcMethodHandler:
+    # Stream in, stream out accepts what any kind of method sends.
+    async def refuse(_requests: object, context: Context) -> NoReturn:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, detail)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _answered_in_place(method: Method, clock: Clock) -> RpcMethodHandler:
+    assert isinstance(method, UnaryMethod), "what has more than one response is a generated servicer's"
+
+    async def answer(data: bytes, context: Context) -> bytes:
+        try:
+            request = method.request_type.FromString(data)
+        except DecodeError as error:
+            await context.abort(*undecoded(error))
+        call = _CallInPlace(context, clock, data)
+        method.handler(request, call)
+        if call.status is None:
+            raise RuntimeError("the handler returned without an answer")
+        if call.status[0] is not grpc.StatusCode.OK:
+            await context.abort(*call.status)
+        [response] = call.responses
+        return response
+
+    return grpc.unary_unary_rpc_method_handler(answer)
+
+
+class _CallInPlace:
+    """`tandemmq.service.rpc.Call` of a handler that answers before it returns: nothing can happen to it meanwhile."""
+
+    is_crowded_out = False
+
+    def __init__(self, context: Context, clock: Clock, request_data: bytes) -> None:
+        pairs = context.invocation_metadata() or ()
+        left_s = context.time_remaining()
+        self.metadata = {name: value for name, value in pairs if isinstance(value, str)}
+        self.peer: str = context.peer()
+        self.deadline_ms = None if left_s is None else clock.monotonic_ms() + int(left_s * 1_000)
+        self.received_ns = clock.monotonic_ns()
+        """When the library gave us the call: it does not tell when it read it."""
+        self.request_data = request_data
+        self.responses: list[bytes] = []
+        self.status: tuple[grpc.StatusCode, str] | None = None
+
+    def header(self, name: str) -> str:
+        return self.metadata.get(name, "")
+
+    def keep_request(self) -> None: ...
+
+    def send(self, message: Message) -> None:
+        self.send_encoded(message.SerializeToString())
+
+    def send_encoded(self, data: bytes) -> None:
+        if self.status is None:
+            self.responses.append(data)
+
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        for data in messages:
+            self.send_encoded(data)
+
+    def respond(self, data: bytes) -> None:
+        self.send_encoded(data)
+        self.finish()
+
+    def finish(self, code: grpc.StatusCode = grpc.StatusCode.OK, detail: str = "") -> None:
+        self.status = self.status or (code, detail)
+
+    def on_cancel(self, callback: Callable[[], None]) -> None: ...
+
+    def on_undelivered(self, callback: Callable[[], None]) -> None: ...
+
+    def on_unread(self, callback: Callable[[], None]) -> None: ...
 
 
 # One port for callers with and without TLS: the first byte tells, and the connection goes on to one of two sockets of

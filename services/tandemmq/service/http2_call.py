@@ -1,7 +1,7 @@
 """One call of the HTTP/2 front: `tandemmq.service.rpc.Call` on top of `tandemmq.http2.Stream`.
 
-A call is one object, made from its headers and dropped with its last byte; no task and no future belongs to it. The
-handlers are the ones `grpc_front` runs, and one conformance suite holds for both.
+A call is one object, made from its headers and dropped with its last byte; no task and no future belongs to it. One
+conformance suite holds for it and for the gRPC library's server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.stream import Stream, StreamMaker
-from tandemmq.service.grpc_front import OUTBOX_BYTES_MAX
 from tandemmq.service.rpc import (
     RECEIVE_HEADER,
     BidiMethod,
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# A stream whose reader lags by more than this is ended rather than kept in memory. One receive may carry 32 messages of
+# 4 MiB, which has to fit.
+OUTBOX_BYTES_MAX: Final = 160 << 20
 _NS_PER_S: Final = 1e9
 _HANDLER_FAILED: Final = "the handler failed; the server's log has the cause"
 

@@ -1,8 +1,8 @@
 """The small interface RPC handlers are written against, so that they know nothing of the server that runs them.
 
 A handler is a plain function on the event loop: it is given one request and the `Call` it came with, and answers now or
-later. Nothing here is a coroutine, so answering in place costs no task, and a handler runs the same under `grpc.aio`
-(`grpc_front`), under another HTTP/2 front, or in a unit test with a fake `Call`.
+later. Nothing here is a coroutine, so answering in place costs no task, and a handler runs the same under our HTTP/2
+front (`http2_front`), under `grpc.aio` (`grpc_server`), or in a unit test with a fake `Call`.
 """
 
 from __future__ import annotations

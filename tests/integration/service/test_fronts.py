@@ -15,6 +15,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from support.grpc_oracle import GrpcOracle
 from support.http2_peer import unary_request
 from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
@@ -40,7 +41,11 @@ def _mqgrpc(port: int) -> Http2Front:
     return Http2Front(LOOPBACK, port, clock=SystemClock())
 
 
-def _grpc_aio(port: int) -> GrpcServer:
+def _grpc_aio(port: int) -> GrpcOracle:
+    return GrpcOracle(LOOPBACK, port, clock=SystemClock())
+
+
+def _services(port: int) -> GrpcServer:
     return GrpcServer(LOOPBACK, port, clock=SystemClock())
 
 
@@ -51,6 +56,12 @@ new_server: Callable[[int], Http2Front | GrpcServer] = _mqgrpc
 @pytest.fixture(autouse=True, params=[_mqgrpc, _grpc_aio], ids=["mqgrpc", "grpc.aio"])
 def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "new_server", request.param)
+
+
+also_between_services = pytest.mark.parametrize(
+    "front", [_mqgrpc, _grpc_aio, _services], ids=["mqgrpc", "grpc.aio", "services"], indirect=True
+)
+"""Handlers that answer in place run on the port between services, too."""
 
 
 @asynccontextmanager
@@ -79,6 +90,7 @@ def echo(request: StringValue, call: Call) -> None:
     call.finish()
 
 
+@also_between_services
 async def test_unary_answer_in_place() -> None:
     async with serving({"Echo": UnaryMethod(echo, StringValue)}) as channel:
         assert (await unary(channel, "Echo")(StringValue(value="a"), timeout=PATIENCE_S)).value == "a"
@@ -92,6 +104,7 @@ async def test_unary_answer_given_later() -> None:
         assert (await unary(channel, "Later")(StringValue(value="b"), timeout=PATIENCE_S)).value == "b"
 
 
+@also_between_services
 async def test_handler_sees_metadata_peer_deadline_and_when_it_was_read() -> None:
     seen: dict[str, object] = {}
     began_ns = SystemClock().monotonic_ns()
@@ -112,6 +125,7 @@ async def test_handler_sees_metadata_peer_deadline_and_when_it_was_read() -> Non
     assert began_ns - 1_000 <= int(str(seen["received_ns"])) <= SystemClock().monotonic_ns()
 
 
+@also_between_services
 async def test_error_status_and_detail_reach_the_caller() -> None:
     def refuse(_request: StringValue, call: Call) -> None:
         call.finish(StatusCode.FAILED_PRECONDITION, "not now")
@@ -335,6 +349,7 @@ async def test_bidi_handler_hears_of_a_closed_channel() -> None:
         await asyncio.wait_for(opened[0].was_cancelled.wait(), PATIENCE_S)
 
 
+@also_between_services
 async def test_unknown_method_says_where_to_go() -> None:
     async with serving({}, otherwise="ask a broker") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -343,6 +358,7 @@ async def test_unknown_method_says_where_to_go() -> None:
     assert caught.value.details() == "ask a broker"
 
 
+@also_between_services
 async def test_garbage_is_an_invalid_argument() -> None:
     async with serving({"Echo": UnaryMethod(echo, StringValue)}) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -350,6 +366,7 @@ async def test_garbage_is_an_invalid_argument() -> None:
     assert caught.value.code() is StatusCode.INVALID_ARGUMENT
 
 
+@also_between_services
 async def test_health_follows_readiness() -> None:
     server = new_server(0)
     server.add(MethodTable(SERVICE, {}))
@@ -365,6 +382,7 @@ async def test_health_follows_readiness() -> None:
     assert after.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@also_between_services
 async def test_second_server_on_a_port_is_refused() -> None:
     first = new_server(0)
     port = await first.start()
@@ -374,6 +392,7 @@ async def test_second_server_on_a_port_is_refused() -> None:
     await first.stop(limit_ms=0)
 
 
+@also_between_services
 async def test_reflection_names_the_services() -> None:
     async with serving({"Echo": UnaryMethod(echo, StringValue)}) as channel:
         ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
@@ -383,6 +402,7 @@ async def test_reflection_names_the_services() -> None:
     assert {SERVICE, "grpc.health.v1.Health"} <= names
 
 
+@also_between_services
 async def test_watched_health_follows_readiness() -> None:
     server = new_server(0)
     port = await server.start()
@@ -397,6 +417,7 @@ async def test_watched_health_follows_readiness() -> None:
     assert second.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@also_between_services
 async def test_handler_that_raises_costs_its_caller_the_call_alone() -> None:
     def broken(request: StringValue, call: Call) -> None:
         raise ZeroDivisionError

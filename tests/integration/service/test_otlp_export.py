@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 
 import pytest
 import structlog
 
+from support.cluster_processes import lasting_port
 from support.otlp_receiver import Manner, OtlpReceiver
 from support.running_time import PATIENCE_S, running_time
 from support.send_samples import kept_send
@@ -29,13 +29,6 @@ CALL_LIMIT_S = 60.0
 @pytest.fixture(autouse=True)
 def _calls_hang_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_export, "CALL_LIMIT_S", CALL_LIMIT_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def test_every_part_of_a_span_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +120,7 @@ async def test_a_bad_receiver_costs_spans_and_nothing_else(manner: Manner, caplo
 
 async def test_nobody_listens() -> None:
     with structlog.testing.capture_logs():
-        export = open_span_export(f"127.0.0.1:{_free_port()}", _RESOURCE)
+        export = open_span_export(f"127.0.0.1:{lasting_port()}", _RESOURCE)
         export.add(send_spans())
         await _closed_in_time(export)
     assert export.counts["exported"] == 0

@@ -49,7 +49,7 @@ from tandemmq.service.certificates import (
 )
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
-from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 from tandemmq.service.service_channels import ServiceTls, aio_channel, use_service_tls
 from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 
@@ -68,7 +68,7 @@ class Server:
     def __init__(self) -> None:
         self.called: list[str] = []
         self.port = 0
-        self.watch: Call | None = None
+        self.watch: grpc.aio.ServicerContext[bytes, bytes] | None = None
         self.others: Callable[[GrpcServer], None] = lambda server: None
 
     @asynccontextmanager
@@ -86,12 +86,14 @@ class Server:
         by_service: dict[str, list[str]] = {}
         for path in (*METHODS, "/tandemmq.broker.v1.ReplicaService/New"):
             _, service, method = path.split("/")
-            if not service.startswith("grpc."):
+            if path == PROBES:
+                keep = grpc.unary_stream_rpc_method_handler(self._keep)
+                handlers = grpc.method_handlers_generic_handler(service, {method: keep})
+                server.aio_server.add_generic_rpc_handlers((handlers,))
+            elif not service.startswith("grpc."):
                 by_service.setdefault(service, []).append(method)
         for service, methods in by_service.items():
             table = {name: UnaryMethod(self._answer(f"/{service}/{name}"), StringValue) for name in methods}
-            if service == "tandemmq.admin.v1.BrokerAdminService":
-                table["ProbePeers"] = ServerStreamMethod(self._keep, StringValue)  # type: ignore[assignment]
             server.add(MethodTable(service, table))
         self.port = await server.start()
         await server.set_serving(True)
@@ -108,10 +110,11 @@ class Server:
 
         return answer
 
-    def _keep(self, request: StringValue, call: Call) -> None:
+    async def _keep(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         self.called.append(PROBES)
-        self.watch = call
-        call.send(request)
+        self.watch = context
+        await context.write(request)
+        await asyncio.Event().wait()
 
     @asynccontextmanager
     async def caller(
@@ -374,7 +377,7 @@ async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(cer
                 if believes == both:
                     # A call that was open all the while still is, on the connection of the first certificate.
                     assert server.watch is not None
-                    server.watch.send(StringValue(value="still here"))
+                    await server.watch.write(StringValue(value="still here").SerializeToString())
                     assert await asyncio.wait_for(stream.read(), PATIENCE_S) == StringValue(value="still here")
             stopping.set()
         assert failed == []

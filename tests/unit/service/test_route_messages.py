@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
+from support.fake_call import FakeCall
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.values import (
     BrokerData,
@@ -45,48 +43,6 @@ ROUTE = TopicRoute(
         ),
     ),
 )
-
-
-@dataclass
-class FakeCall:
-    metadata: dict[str, str] = field(default_factory=lambda: {"x-mq-client-id": "me"})
-    peer: str = "test"
-    deadline_ms: int | None = None
-    received_ns: int = 0
-    request_data: bytes = b""
-    is_crowded_out: bool = False
-    sent: list[Message] = field(default_factory=list)
-    code: StatusCode | None = None
-
-    def header(self, name: str) -> str:
-        return self.metadata.get(name, "")
-
-    def keep_request(self) -> None:
-        raise NotImplementedError
-
-    def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-    def send_encoded(self, data: bytes) -> None:
-        raise AssertionError("routes are sent as messages")
-
-    def send_all_encoded(self, messages: list[bytes]) -> None:
-        raise AssertionError("routes are sent as messages")
-
-    def respond(self, data: bytes) -> None:
-        raise AssertionError("routes are sent as messages")
-
-    def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
-        self.code = code
-
-    def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Never cancelled."""
-
-    def on_undelivered(self, callback: Callable[[], None]) -> None:
-        """Everything arrives."""
-
-    def on_unread(self, callback: Callable[[], None]) -> None:
-        """And is read."""
 
 
 def query(
@@ -159,13 +115,14 @@ def test_what_anybody_writes_beside_a_topic_s_name_is_not_told_again_with_each_q
         extra = bytes([0x0A if what == "namespace" else 0x7A]) + _varint(len(text)) + text
         topic = definition.Resource.FromString(definition.Resource(name="orders").SerializeToString() + extra)
         is_refused = text is at_length
-        call: Any = FakeCall()
+        calls: list[Any] = [FakeCall(), FakeCall()]
         route = service.QueryRouteRequest(topic=topic, endpoints=ACCESS_POINT)
-        RouteQueryHandler(routes.get).query_route(route, call)
+        RouteQueryHandler(routes.get).query_route(route, calls[0])
         group = definition.Resource(name="billing")
-        AssignmentHandler(routes.get).query_assignment(service.QueryAssignmentRequest(topic=topic, group=group), call)
-        assert len(call.sent) == 2
-        for answer in call.sent:
+        AssignmentHandler(routes.get).query_assignment(
+            service.QueryAssignmentRequest(topic=topic, group=group), calls[1]
+        )
+        for [answer] in (call.sent for call in calls):
             assert answer.status.code == (definition.ILLEGAL_TOPIC if is_refused else definition.OK)
             assert len(answer.SerializeToString()) < 1_000 + 600 * queue_count
 
