@@ -3,10 +3,10 @@
     python tools/chart_schema.py           # rewrites its settings, and charts/tandemmq/templates/_settings.tpl
     python tools/chart_schema.py --check   # exit code 1 if that would change it
 
-The template has names and defaults for the checks of templates/validation.yaml. The rest of the schema is written by
-hand. A setting that the chart derives from another value, or fixes, is refused with a message that says so. JSON Schema
-has no messages of its own; but of a constant helm prints what the value must be, so the constant is the sentence. The
-rules between values in the schema's `allOf` do the same.
+The template has names and defaults for the checks of templates/validation.yaml. What the schema requires is what has a
+default in values.yaml; the rest of it is written by hand. A setting that the chart derives from another value, or
+fixes, is refused with a message that says so. JSON Schema has no messages of its own; but of a constant helm prints
+what the value must be, so the constant is the sentence. The rules between values in the schema's `allOf` do the same.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMA: Final = ROOT / "charts" / "tandemmq" / "values.schema.json"
+VALUES: Final = SCHEMA.with_name("values.yaml")
 TEMPLATE: Final = ROOT / "charts" / "tandemmq" / "templates" / "_settings.tpl"
 
 sys.path[:0] = [str(ROOT / "services"), str(ROOT / "build" / "proto")]
@@ -149,6 +151,8 @@ WITH_UNITS: Final[dict[object, str]] = {
 SETTING_MAX: Final = (1 << 53) - 1
 # What Kubernetes' own fields hold.
 FIELD_MAX: Final = (1 << 31) - 1
+# Of Kubernetes' own form: an operator may take a part of it away by null.
+KUBERNETES_OWN: Final = ("resources", "retention", "updateStrategy", "startupProbe", "livenessProbe", "readinessProbe")
 LINE: Final = "^[^\\x00-\\x1f\\x7f\u0085\u2028\u2029]*$"
 ONE_LINE: Final = "one line: a line break would begin another setting"
 FORMS: Final = {
@@ -265,9 +269,22 @@ def _bound(schema: Any, maximum: int) -> None:
         _bound(each, maximum)
 
 
+def _require(schema: dict[str, Any], values: dict[str, Any]) -> None:
+    """Requires what has a default that says something. A key without a value (`enabled:`, null) takes its default away
+    in helm, and a template would read nothing where it means something: no volume, no NameServer."""
+    stated = [key for key, value in values.items() if value not in ("", []) and value is not False]
+    schema["required"] = [key for key in stated if key != "resources"]
+    for key, value in values.items():
+        if isinstance(value, dict) and key not in KUBERNETES_OWN and "properties" in schema["properties"][key]:
+            _require(schema["properties"][key], value)
+    if not schema["required"]:
+        del schema["required"]
+
+
 def renewed(text: str) -> str:
-    """The schema's text with the settings of today."""
+    """The schema's text with the settings and the defaults of today."""
     schema = json.loads(text)
+    _require(schema, yaml.safe_load(VALUES.read_text(encoding="utf-8")))
     for component in MODELS:
         schema["definitions"][f"{component}Settings"] = settings_schema(component)
     for name, definition in schema["definitions"].items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network
 from random import Random
 from typing import Any
@@ -536,3 +536,54 @@ def test_every_value_of_a_wrong_kind_is_named(kind: type, bad: object, but: re.P
     named = {f"/{'/'.join(path)}" for path in wrong}
     told = set(re.findall(r"at '(/[^']*)'", said))
     assert {path for path in named if path not in told and not but.search(path)} == set()
+
+
+def _required(schema: Any, definitions: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    yield from ((*path, key) for key in schema.get("required", ()))
+    for key, value in schema.get("properties", {}).items():
+        yield from _required(value, definitions, (*path, key))
+
+
+def _nodes(values: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in values.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from _nodes(value, (*above, key))
+
+
+def _without_values(paths: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for path in paths:
+        yield from ("--set-json", f"{'.'.join(path)}=null")
+
+
+def _told(value: Any) -> Any:
+    """Without what is as good as not there."""
+    if isinstance(value, dict):
+        return {key: _told(each) for key, each in value.items() if each is not None and each is not False}
+    return [_told(each) for each in value] if isinstance(value, list) else value
+
+
+# Of Kubernetes' own form: what is taken away there is not the default.
+_KUBERNETES_OWN = re.compile(r"(resources|retention|updateStrategy|[a-z]+Probe|[a-zA-Z]*[sS]ecurityContext)\b")
+
+
+def test_a_key_without_a_value_is_refused_by_its_name_or_is_the_default() -> None:
+    """Helm takes the default away: `enabled:` below persistence was a store that is lost with its pod."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    paths = [path for path in _nodes(values) if not _KUBERNETES_OWN.search(".".join(path))]
+    needed = set(_required(schema, schema["definitions"])) & set(paths)
+    assert ("brokers", "persistence", "enabled") in needed
+    for depth in range(1, 1 + max(map(len, needed))):
+        wanted = {path for path in needed if len(path) == depth}
+        said = refusal(*_without_values(sorted(wanted)))
+        missing = re.findall(r"at '(/?[^']*)': missing propert(?:y|ies) (.*)", said)
+        named = {f"{above}/{key}" for above, keys in missing for key in re.findall(r"'([^']+)'", keys)}
+        assert {f"/{'/'.join(path)}" for path in wanted} - named == set()
+    rest = [path for path in paths if path not in needed]
+    assert len(rest) > 50
+    # Of two, one above the other, the lower one would bring the upper one back.
+    rest = [path for path in rest if not any(other[: len(path)] == path for other in rest if other != path)]
+    assert _told(list(render(*_without_values(rest)).objects)) == _told(list(render().objects))

@@ -2,7 +2,7 @@
 
 {{/* Options of a pod as YAML: (list options…), each in the form of `pod` or null, the last one nearest. */}}
 {{- define "tandemmq.podOptions" -}}
-{{- $options := dict }}
+{{- $options := dict "labels" dict "annotations" dict "affinity" dict }}
 {{- range . }}{{ $options = mergeOverwrite $options (deepCopy (default dict .)) }}{{ end }}
 {{- toYaml $options }}
 {{- end }}
@@ -28,7 +28,7 @@ annotations:
 {{- define "tandemmq.podSpec" -}}
 {{- $root := index . 0 }}{{ $options := index . 1 -}}
 enableServiceLinks: false
-{{- with concat $root.Values.global.imagePullSecrets $root.Values.image.pullSecrets | uniq }}
+{{- with concat (default list $root.Values.global.imagePullSecrets) (default list $root.Values.image.pullSecrets) | uniq }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . | quote }}

@@ -254,7 +254,7 @@ def find_target(namesrv: str | None, data: Path | None, context: str | None) -> 
     if current := ContextFile().read().current:
         return _by_context(current, "tandemmq context use")
     record = ClusterFolder(DEFAULT_FOLDER).read_record()
-    if record is not None:
+    if record is not None and not record.is_over:
         where = ClusterAddress(record.name_servers, record.expected_brokers)
         return ClusterTarget(where, f"what runs in ./{DEFAULT_FOLDER}", data=DEFAULT_FOLDER)
     return ClusterTarget(ClusterAddress((_LOCAL_NAMESRV,)), "the default")
@@ -307,10 +307,10 @@ def _where(context: ClusterContext, name: str) -> ClusterAddress | KubernetesPla
 
 def _running_in(data: Path) -> ClusterAddress:
     record = ClusterFolder(data).read_record()
-    if record is None:
+    if record is None or record.is_over:
         raise Refused(
             f"no cluster runs in {data.absolute()}",
-            cause="there is no cluster.json",
+            cause="there is no cluster.json" if record is None else "it was killed: none of its processes is there",
             remedy=f"start one with `tandemmq up{data_option(data.absolute())}`, or name another cluster with "
             "--namesrv host:port",
         )

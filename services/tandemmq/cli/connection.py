@@ -173,14 +173,25 @@ def refuse_blindness(state: ClusterState) -> None:
 # What helps, by what gRPC makes of an answer.
 _HANGS_UP: Final = (
     "it is there and hangs up: where services know each other by certificates, name the cluster's folder "
-    "with --data, or the folder of your certificate in $TANDEMMQ_SERVICE_TLS_PATH; see `tandemmq certs check`"
+    "with --data, or the folder of your certificate in $TANDEMMQ_SERVICE_TLS_PATH; see `tandemmq certs check`. Or it "
+    "is another port, such as that of replication (10912): a NameServer's is 9876 unless its listenPort says otherwise"
 )
 _ANOTHER: Final = (
     "somebody else answers on that port, such as a broker (8081, 10911) or the console (8080): "
     "name a NameServer's, 9876 unless its listenPort says otherwise"
 )
+_SILENT: Final = (
+    "somebody takes connections there and says nothing: another program, or a NameServer that hangs; name a "
+    "NameServer's port, 9876 unless its listenPort says otherwise"
+)
+_NO_NAME: Final = "see whether that name is spelt right and known here, or name its address: --namesrv host:port"
 # A TLS port that does not take a caller, with or without a certificate, says no more to strangers.
-_REMEDIES: Final = (("Socket closed", _HANGS_UP), ("UNIMPLEMENTED", _ANOTHER))
+_REMEDIES: Final = (
+    ("Socket closed", _HANGS_UP),
+    ("UNIMPLEMENTED", _ANOTHER),
+    ("before receiving SETTINGS", _SILENT),
+    ("errors resolving", _NO_NAME),
+)
 
 # The options by which a command is told its cluster, given to all commands alike, and how a command runs on it.
 

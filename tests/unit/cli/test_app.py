@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from support.running_time import run_program
+from tandemmq.admin.cluster_state import ClusterState, NameServerState
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import find_address
+from tandemmq.cli.connection import refuse_blindness
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, command_error_in
 
 
@@ -104,6 +106,21 @@ def test_absent_cluster_is_one_clear_error_and_no_empty_table(words: str) -> Non
     assert "127.0.0.1:1: UNAVAILABLE" in shown.exception.cause
     assert "--namesrv" in shown.exception.remedy
     assert shown.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ("UNAVAILABLE: connection attempt timed out before receiving SETTINGS frame", "says nothing"),
+        ("UNAVAILABLE: errors resolving mq1:9876: Domain name not found", "spelt right"),
+        ("UNAVAILABLE: ipv4:127.0.0.1:10912: Socket closed", "10912"),
+        ("UNAVAILABLE: Connection refused", "tandemmq up"),
+    ],
+)
+def test_what_helps_is_said_by_how_nobody_answers(told: str, word: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        refuse_blindness(ClusterState((NameServerState("mq1:9876", told, 0, ()),), ()))
+    assert word in raised.value.remedy
 
 
 @pytest.mark.parametrize("words", ["status", "topic list", "trace", "ha status"])

@@ -94,6 +94,12 @@ def test_examples_in_help_are_taken(path: tuple[str, ...]) -> None:
     assert any(tuple(words[: len(path)]) == path for words in calls)
 
 
+@pytest.mark.parametrize("path", _ALL, ids=" ".join)
+def test_every_option_says_what_it_is_where_one_looks(path: tuple[str, ...]) -> None:
+    told = {param.name: param.help or "" for param in _ALL[path].params if hasattr(param, "help")}
+    assert [name for name, help_ in told.items() if not help_ or "see --help" in help_] == []
+
+
 def _positions(path: tuple[str, ...], words: list[str]) -> Iterator[int]:
     """Where a call has a value: behind an option that takes one, or where an argument stands."""
     flags = {

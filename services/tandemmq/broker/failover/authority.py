@@ -359,9 +359,11 @@ class FileAuthority:
         try:
             yield
         except OSError as error:
+            # A write to a full disk names no file.
+            place = f": {error.filename}" if error.filename else ""
             raise AuthorityUnavailable(
-                f"failoverAuthority: {self._path} cannot be used ({error.strerror}: {error.filename}); the folder must "
-                "exist, and all members must be able to write to it"
+                f"failoverAuthority: {self._path} cannot be used ({error.strerror}{place}); the folder must exist, "
+                "have room, and all members must be able to write to it"
             ) from error
 
 

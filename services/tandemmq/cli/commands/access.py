@@ -15,7 +15,7 @@ from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.listing import carry_out, tell_changes
 from tandemmq.cli.options import DryRunOption, OutputOption, SearchOption, YesOption, at_terminal, standard_input
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
-from tandemmq.core.access.users_and_policies import Decision, PolicyType, UserStatus, UserType
+from tandemmq.core.access.users_and_policies import Action, Decision, PolicyType, UserStatus, UserType
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SECRET_BYTES: Final = 24
 _SECRET_CHARACTERS_MAX: Final = 256
+ACTIONS_HELP: Final = f"{', '.join(Action)}; separated by commas."
 
 user_app = typer.Typer(no_args_is_help=True, help="Users of the client API: access keys and secret keys.")
 acl_app = typer.Typer(no_args_is_help=True, help="What users may do with topics and groups.")
@@ -33,9 +34,7 @@ UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Its name: wha
 SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="User:NAME, or the name alone.")]
 PasswordFileOption = Annotated[
     str,
-    typer.Option(
-        "--password-file", metavar="FILE", help="First line of this file, - for standard input; asked for without it."
-    ),
+    typer.Option("--password-file", metavar="FILE", help="Its first line is the secret key; - for standard input."),
 ]
 TypeOption = Annotated[
     UserType | None, typer.Option("--type", "-t", case_sensitive=False, help="Super users may do everything.")
@@ -153,9 +152,7 @@ def acl_put(
     resources: Annotated[
         list[str], typer.Argument(metavar="RESOURCE…", help="Topic:NAME, Group:NAME, a NAME* for many, or *.")
     ],
-    actions: Annotated[
-        str, typer.Option("--actions", "-a", help="Pub, Sub, All, … separated by commas.", show_default=False)
-    ],
+    actions: Annotated[str, typer.Option("--actions", "-a", help=ACTIONS_HELP, show_default=False)],
     decision: Annotated[
         Decision, typer.Option("--decision", "-d", case_sensitive=False, help="A Deny wins over any Allow.")
     ] = Decision.ALLOW,
@@ -186,7 +183,9 @@ def acl_delete(
     cluster: ClusterChoice,
     subject: SubjectArgument,
     resources: Annotated[list[str] | None, typer.Argument(metavar="RESOURCE…", help="Default: all.")] = None,
-    policy_type: Annotated[PolicyType, typer.Option("--policy-type", case_sensitive=False)] = PolicyType.CUSTOM,
+    policy_type: Annotated[
+        PolicyType, typer.Option("--policy-type", case_sensitive=False, help="Only those of this type.")
+    ] = PolicyType.CUSTOM,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:

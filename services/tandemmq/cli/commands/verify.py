@@ -201,9 +201,11 @@ def _source(paths: Sequence[Path], choice: ClusterChoice) -> tuple[list[str], se
             raise CommandError(f"there is no folder {absent[0]}", remedy="check --path", exit_code=EXIT_FAILED)
         return [f"path={';'.join(str(path.absolute()) for path in paths)}"], set()
     data = None if choice.namesrv else choice.data
-    if data is not None and ClusterFolder(data).read_record() is None and (data / "store").is_dir():
-        # It is stopped: its files say all there is.
-        return [f"path={data.absolute()}"], set()
+    if data is not None and (data / "store").is_dir():
+        record = ClusterFolder(data).read_record()
+        if record is None or record.is_over:
+            # It is stopped: its files say all there is.
+            return [f"path={data.absolute()}"], set()
     try:
         cluster = choice.address()
     except CommandError as error:

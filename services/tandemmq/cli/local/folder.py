@@ -287,6 +287,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 # As /proc/net/tcp writes the state.
 _LISTENING: Final = "0A"
 DEFAULT_FOLDER: Final = Path("data")
+_PORT_MAX: Final = 65_535
 # A broker's settings make a line of about 3 KB, the longest there is; reading more for a tail would be of no use.
 _LOG_LINE_BYTES: Final = 4_000
 _LOG_BYTES_MAX: Final = 64 << 20
@@ -337,6 +338,15 @@ class ClusterRecord:
     def supervised(self) -> bool:
         """True when the `tandemmq up` that wrote this still runs."""
         return is_running(self.supervisor_pid, self.supervisor_start_mark)
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing of it runs any more: it was killed, or the machine was. Processes in a container, or of
+        another user, may be hidden from us; their ports are not."""
+        if self.supervised or any(member.running for member in self.members):
+            return False
+        ports = {port for member in self.members for port in member.ports.values()}
+        return all(is_free(port) for port in ports if port <= _PORT_MAX)
 
     @property
     def expected_brokers(self) -> tuple[ExpectedBroker, ...]:
@@ -462,6 +472,12 @@ class ClusterFolder:
             return None
         except NotADirectoryError as error:
             raise Refused(f"{self.root} is no folder", remedy="name a cluster's data folder") from error
+        except PermissionError as error:
+            raise Refused(
+                f"{self._record_path} cannot be read",
+                cause=f"{error.strerror}: another user has started that cluster",
+                remedy="run this command as that user, or as root; or name a cluster with --namesrv host:port",
+            ) from error
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreadable(getattr(error, "strerror", "") or "it is no text in UTF-8") from error
         try:
@@ -682,12 +698,13 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
             remedy=f"leave --preset out to start it, or choose another --data for {preset}",
         )
     name = kept or preset or DEFAULT_PRESET
+    if kept is None:
+        # First: what is killed in between must not leave files of one preset for another one to begin with.
+        replace_text(note, name + "\n")
     for member, text in preset_files(name).items():
         path = folder.conf / f"{member}.properties"
         if not os.path.lexists(path):
             replace_text(path, text)
-    if kept is None:
-        replace_text(note, name + "\n")
     return name
 
 

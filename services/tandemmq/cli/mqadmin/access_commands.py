@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from tandemmq.cli.commands.access import acl_rows, entry_of, parts_of, password_of
+from tandemmq.cli.commands.access import ACTIONS_HELP, acl_rows, entry_of, parts_of, password_of
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import Refused
@@ -47,7 +47,7 @@ SubjectOption = Annotated[str, typer.Option("--subject", "-s", help="User:NAME."
 ResourcesOption = Annotated[
     str, typer.Option("--resources", "-r", help="Topic:NAME, Group:NAME, NAME* for many, *; separated by commas.")
 ]
-ActionsOption = Annotated[str, typer.Option("--actions", "-a", help="Pub, Sub, All, …; separated by commas.")]
+ActionsOption = Annotated[str, typer.Option("--actions", "-a", help=ACTIONS_HELP)]
 SourceIpOption = Annotated[str | None, typer.Option("--sourceIp", "-i", help="Addresses and networks. Default: all.")]
 DecisionOption = Annotated[str, typer.Option("--decision", "-d", help="Allow or Deny.")]
 

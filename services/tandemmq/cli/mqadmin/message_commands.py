@@ -46,8 +46,12 @@ _RULER: Final = "-" * 56
 _FormatOption = Annotated[
     str, typer.Option("--bodyFormat", "-f", help="Character set of the body; what it does not fit is shown in hex.")
 ]
-_ConsumerGroupOption = Annotated[str | None, typer.Option("--consumerGroup", "-g", help="Refused: see --help.")]
-_ClientOption = Annotated[str | None, typer.Option("--clientId", "-d", help="Refused: see --help.")]
+_ConsumerGroupOption = Annotated[
+    str | None, typer.Option("--consumerGroup", "-g", help="Refused: nothing is pushed to one consumer.")
+]
+_ClientOption = Annotated[
+    str | None, typer.Option("--clientId", "-d", help="Refused: nothing is pushed to one consumer.")
+]
 
 
 @with_cluster

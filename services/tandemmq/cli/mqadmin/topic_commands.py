@@ -171,9 +171,14 @@ def update_topic(
             "--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION, MIXED, PRIORITY or LITE."
         ),
     ] = "",
-    order: Annotated[TrueFalse | None, typer.Option("--order", "-o", case_sensitive=False)] = None,
-    unit: Annotated[TrueFalse | None, typer.Option("--unit", "-u", case_sensitive=False)] = None,
-    has_unit_sub: Annotated[TrueFalse | None, typer.Option("--hasUnitSub", "-s", case_sensitive=False)] = None,
+    order: Annotated[
+        TrueFalse | None,
+        typer.Option("--order", "-o", case_sensitive=False, help="true is refused: the type FIFO is what orders."),
+    ] = None,
+    unit: Annotated[TrueFalse | None, typer.Option("--unit", "-u", case_sensitive=False, help="Ignored.")] = None,
+    has_unit_sub: Annotated[
+        TrueFalse | None, typer.Option("--hasUnitSub", "-s", case_sensitive=False, help="Ignored.")
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Create a topic, or change it, on one broker group or on all.

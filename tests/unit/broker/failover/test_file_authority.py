@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import multiprocessing
@@ -306,3 +307,12 @@ async def test_unreadable_file_is_named(place: FilePlace) -> None:
         await authority.swap(None, RECORD)
     assert place.text() == "{"
     await authority.close()
+
+
+async def test_a_full_disk_is_said_to_be_full(place: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's error of a write names no file."""
+    authority = place.open()
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(authority_module, "_write_durably", full)
+    with pytest.raises(AuthorityUnavailable, match=r"\(No space left on device\); .* have room"):
+        await authority.swap(None, RECORD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tandemmq.admin.cluster_state import ExpectedBroker
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify
 from tandemmq.cli.commands.verify import run_view
-from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord
+from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, start_mark
 from tandemmq.cli.output import drawing
 from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
@@ -52,7 +53,9 @@ def test_group_that_the_cluster_should_have_and_nobody_names_is_told(
         MemberRecord(name, "broker", "SYNC_MASTER", 1, "", {}, "", "", "", ExpectedBroker("mq", name, 0, "", "", ""))
         for name in ("broker-a", "broker-b")
     ]
-    ClusterFolder(tmp_path).write_record(ClusterRecord("", "ready", 1, "", ("127.0.0.1:1",), (), tuple(members)))
+    pid = os.getpid()
+    record = ClusterRecord("", "ready", pid, start_mark(pid) or "", ("127.0.0.1:1",), (), tuple(members))
+    ClusterFolder(tmp_path).write_record(record)
 
     def job(_settings: Sequence[str]) -> int:
         place = tmp_path / "consistency"

@@ -4,14 +4,16 @@ import contextlib
 import errno
 import json
 import os
+import socket
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandemmq.admin.cluster_state import ExpectedBroker
+from tandemmq.cli.cluster_address import find_target
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, lay_out, start_mark
 
@@ -70,6 +72,24 @@ def test_reused_pid_is_not_taken_for_the_member(folder: ClusterFolder) -> None:
     assert not record.members[0].running
 
 
+def test_a_cluster_is_over_when_its_processes_are_gone_and_nobody_has_its_ports(folder: ClusterFolder) -> None:
+    """Those of a container are hidden from us, and serve all the same."""
+    gone = _record(pid=os.getpid(), mark="started at another time")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        gone = replace(gone, members=(replace(gone.members[0], ports={"listenPort": port, "odd": 1 << 30}),))
+        assert not gone.is_over
+    assert gone.is_over
+    assert not _record(pid=os.getpid(), mark=start_mark(os.getpid()) or "").is_over
+    folder.write_record(gone)
+    with pytest.raises(CommandError) as refused:
+        find_target(None, folder.root, None)
+    assert "it was killed" in refused.value.cause
+    assert f"tandemmq up --data {folder.root}" in refused.value.remedy
+
+
 def test_no_record_means_nothing_runs(folder: ClusterFolder) -> None:
     assert folder.read_record() is None
 
@@ -80,6 +100,20 @@ def test_record_that_we_did_not_write_is_refused_by_its_name(text: str | bytes, 
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(CommandError, match=f"{path} cannot be read"):
         folder.read_record()
+
+
+def test_record_of_another_user_is_not_said_to_be_damaged(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, encoding: str) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(CommandError) as refused:
+        folder.read_record()
+    assert "another user" in refused.value.cause
+    assert "as that user" in refused.value.remedy
+    assert "remove" not in refused.value.remedy
 
 
 def _places(document: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

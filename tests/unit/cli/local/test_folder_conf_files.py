@@ -12,8 +12,10 @@ from tandemmq.cli.local.folder import (
     make_authority_folders,
     member_problems,
     port_count,
+    preset_files,
     read_members,
     renumber,
+    replace_text,
     split_overrides,
 )
 
@@ -42,6 +44,26 @@ def test_folder_keeps_its_preset(folder: ClusterFolder) -> None:
     assert lay_out(folder, None) == "2m-noslave"
     with pytest.raises(CommandError, match="holds a cluster of preset 2m-noslave"):
         lay_out(folder, "2m-2s-sync")
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_folder_whose_making_was_killed_holds_files_of_one_preset(
+    written: int, folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(range(written))
+
+    def write(path: Path, text: str) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        replace_text(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tandemmq.cli.local.folder.replace_text", write)
+        with pytest.raises(KeyboardInterrupt):
+            lay_out(folder, "2m-noslave")
+    preset = lay_out(folder, None)
+    found = {path.stem: path.read_text(encoding="utf-8") for path in folder.conf.glob("*.properties")}
+    assert found == preset_files(preset)
 
 
 def test_renumbered_members_find_their_name_servers(folder: ClusterFolder) -> None:
