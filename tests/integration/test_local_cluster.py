@@ -11,19 +11,17 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 import yaml
 
-from support.running_time import PATIENCE_S, run_program
+from support.local_cluster import COMMAND_LIMIT_S, LocalCluster, local_cluster
+from support.running_time import PATIENCE_S
 
 _LINES = [f"line {number}" for number in range(200)]
-_START_LIMIT_S = 600.0
-_HEALTH_LIMIT_S = 120.0
-_COMMAND_LIMIT_S = 120.0
 _STARTED = """
 import signal, sys
 from tandemmq.cli.__main__ import main
@@ -33,79 +31,26 @@ main()
 """
 
 
-class LocalCluster:
-    """A cluster in a folder, used through the command line only."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._output = folder.with_suffix(".out")
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                # Small files: space for four CommitLogs and their successors is reserved at once.
-                self._command(
-                    "up", "--tracing", "--free-ports", "--no-live", "--set", f"mappedFileSizeCommitLog={16 << 20}"
-                ),
-                stdout=output,
-                stderr=output,
-            )
-
-    def wait_ready(self) -> None:
-        """Until all members serve."""
-        self.until(self._is_ready, _START_LIMIT_S)
-
-    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """One command against this cluster."""
-        return run_program(self._command(*arguments), input=stdin, limit_s=_COMMAND_LIMIT_S)
-
-    def start(self, *arguments: str, stdout: int, stdin: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        """The same, to be waited for, once the interpreter runs: while it starts, Ctrl-C is told of by Python."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", _STARTED, *arguments, "--data", str(self.folder)],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None
-        assert process.stderr.readline() == "started\n"
-        return process
-
-    def record(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
-        return found
-
-    def pid(self, member: str) -> int:
-        """Of a member now; 0 while it does not run."""
-        return next(int(each["pid"]) for each in self.record()["members"] if each["name"] == member)
-
-    def until(self, condition: Callable[[], bool], limit_s: float) -> None:
-        """Polls; fails with the cluster's own output when the limit passes."""
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline, self._output.read_text()
-            time.sleep(0.1)
-
-    def _is_ready(self) -> bool:
-        assert self.process.poll() is None, self._output.read_text()
-        return (self.folder / "cluster.json").exists() and self.record()["state"] == "ready"
-
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "tandemmq.cli", *words, "--data", str(self.folder)]
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    started = LocalCluster(tmp_path_factory.mktemp("local") / "cluster")
-    try:
-        started.wait_ready()
+    with local_cluster(tmp_path_factory.mktemp("local") / "cluster", "--tracing") as started:
         yield started
-    finally:
-        try:
-            started.run("down")
-        finally:
-            # What it started it stops, whatever became of the command.
-            started.process.terminate()
-            started.process.wait()
+
+
+def _start(
+    cluster: LocalCluster, *arguments: str, stdout: int, stdin: int | IO[str] = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """A command, to be waited for, once the interpreter runs: while it starts, Ctrl-C is told of by Python."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STARTED, *arguments, "--data", str(cluster.folder)],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "started\n"
+    return process
 
 
 def _healthy(cluster: LocalCluster) -> bool:
@@ -113,7 +58,7 @@ def _healthy(cluster: LocalCluster) -> bool:
 
 
 def test_cluster_becomes_healthy_and_says_so_in_json(cluster: LocalCluster) -> None:
-    cluster.until(lambda: _healthy(cluster), _HEALTH_LIMIT_S)
+    cluster.until(lambda: _healthy(cluster))
     document = json.loads(cluster.run("status", "--json").stdout)
     assert document["healthy"], document["findings"]
     assert [f"{broker['broker_name']}:{broker['broker_id']}" for broker in document["brokers"]] == [
@@ -153,8 +98,8 @@ def test_reader_that_has_enough_ends_a_command_without_a_word(cluster: LocalClus
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        process = cluster.start(*words.split(), stdout=write_end)
-        _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
+        process = _start(cluster, *words.split(), stdout=write_end)
+        _, errors = process.communicate(timeout=COMMAND_LIMIT_S)
     finally:
         os.close(write_end)
     # A consumer tells how much it received.
@@ -165,11 +110,11 @@ def test_reader_that_has_enough_ends_a_command_without_a_word(cluster: LocalClus
 @pytest.mark.parametrize("words", ["consume awaited --group awaited-readers", "tail piped", "status", "smoke"])
 def test_ctrl_c_at_any_moment_ends_a_command_without_a_traceback(cluster: LocalCluster, words: str) -> None:
     for after_s in (0.0, 0.3, 0.6, 1.0, 1.5):
-        process = cluster.start(*words.split(), stdout=subprocess.DEVNULL)
+        process = _start(cluster, *words.split(), stdout=subprocess.DEVNULL)
         # Not for something: wherever it is by then.
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
+        _, errors = process.communicate(timeout=COMMAND_LIMIT_S)
         assert "Traceback" not in errors, (after_s, errors)
         # `status` says by 1 that something is wrong, as it may be on a busy machine.
         assert process.returncode in (0, -signal.SIGINT, *[1] * (words == "status")), (after_s, errors)
@@ -183,12 +128,12 @@ def test_what_a_stopped_produce_has_not_sent_is_told(
     lines, topic = [f"line {each}" for each in range(20_000)], f"stopped-{number.name}"
     (tmp_path / "input").write_text("\n".join(lines))
     with (tmp_path / "input").open() as source:
-        process = cluster.start("produce", topic, "--rate", "200", stdout=subprocess.DEVNULL, stdin=source)
+        process = _start(cluster, "produce", topic, "--rate", "200", stdout=subprocess.DEVNULL, stdin=source)
         ends = re.compile("problem: the command was stopped before the end of its input\ncause: +([0-9,]+) line")
         # It sends by then, mostly; else there is nothing to tell.
         time.sleep(random.uniform(1, 5))
         process.send_signal(number)
-        _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
+        _, errors = process.communicate(timeout=COMMAND_LIMIT_S)
     if process.returncode == -number:
         assert "Traceback" not in errors
         return
@@ -211,12 +156,12 @@ def test_prometheus_is_told_of_every_member_and_finds_metrics_there(cluster: Loc
         ("admin", "rocketmq_cluster_healthy"),
     ):
         for target in targets[kind]:
-            with urllib.request.urlopen(f"http://{target}/metrics", timeout=_COMMAND_LIMIT_S) as answer:
+            with urllib.request.urlopen(f"http://{target}/metrics", timeout=COMMAND_LIMIT_S) as answer:
                 assert f"\n{name}" in answer.read().decode(), target
 
 
 def test_admin_page_is_where_the_cluster_says(cluster: LocalCluster) -> None:
-    with urllib.request.urlopen(f"{cluster.record()['admin_url']}readyz", timeout=_COMMAND_LIMIT_S) as answer:
+    with urllib.request.urlopen(f"{cluster.record()['admin_url']}readyz", timeout=COMMAND_LIMIT_S) as answer:
         assert answer.status == 200
 
 
@@ -232,10 +177,10 @@ def test_topics_and_groups_are_made_shown_and_removed(cluster: LocalCluster) -> 
 
 def test_killed_master_comes_back_and_nothing_acknowledged_is_missing(cluster: LocalCluster) -> None:
     assert cluster.run("produce", "survivors", stdin="\n".join(_LINES)).returncode == 0
-    killed = cluster.pid("broker-a")
+    killed = cluster.member("broker-a")["pid"]
     os.kill(killed, signal.SIGKILL)
-    cluster.until(lambda: cluster.pid("broker-a") not in (0, killed), _HEALTH_LIMIT_S)
-    cluster.until(lambda: _healthy(cluster), _HEALTH_LIMIT_S)
+    cluster.until(lambda: cluster.member("broker-a")["pid"] not in (0, killed))
+    cluster.until(lambda: _healthy(cluster))
     got = cluster.run("consume", "survivors", "--group", "readers", "--count", "200", "--idle-timeout", "60")
     assert got.returncode == 0, got.stderr
     assert sorted(got.stdout.splitlines()) == sorted(_LINES)
