@@ -303,10 +303,10 @@ def _grown_set(
 _begin_claimed = GroupRecovery.begin_claimed
 
 
-async def _begin_cut(self: GroupRecovery, epoch: int) -> bool:
+async def _begin_cut(self: GroupRecovery, epoch: int) -> None:
     async with self._alone_with_store():
         self._store.truncate(last_boundary(self._store, self._store.flushed_offset), reason="planted")
-    return await _begin_claimed(self, epoch)
+    await _begin_claimed(self, epoch)
 
 
 _promise = Mastership.promise

@@ -209,7 +209,8 @@ class GroupRecovery:
             await self._group.forget(disk_id)
 
     async def run(self, *, is_whole: bool) -> bool:
-        """Returns when this master may serve, in a new epoch that is durable; False: it is to stop instead.
+        """Returns when this master may serve, in a new epoch that is durable; False: it is to stop instead. DiskFull:
+        it has claimed its group, and lacks room to begin.
 
         `is_whole`: the last run of this disk lost nothing that its log held, as far as the disk knows.
         """
@@ -436,20 +437,23 @@ class GroupRecovery:
             return "this start ends before there is room to keep what is cut off"
         return ""
 
-    async def _cut_half_record(self) -> bool:
-        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged. False:
-        see `_cut`."""
+    async def _cut_half_record(self, *, waits: bool = True) -> bool:
+        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged. As of
+        `_cut`."""
         whole_end = self._store.dispatched_offset
-        return whole_end == self._store.end_offset or await self._cut(whole_end, reason="a half record")
+        return whole_end == self._store.end_offset or await self._cut(whole_end, reason="a half record", waits=waits)
 
-    async def _cut(self, end_offset: int, *, reason: str) -> bool:
-        """Cuts our log, and keeps the rest aside. Waits for room for that; False: given up before there was any."""
+    async def _cut(self, end_offset: int, *, reason: str, waits: bool = True) -> bool:
+        """Cuts our log, and keeps the rest aside. Waits for room for that, or DiskFull; False: given up before there
+        was any."""
         before = self._store.end_offset
         while True:
             try:
                 async with self._alone_with_store():
                     kept = self._store.truncate(end_offset, reason=reason)
             except DiskFull as error:
+                if not waits:
+                    raise
                 if self._given_up():
                     return False
                 told = f"there is no room to keep what is cut off this log ({error}): {ROOM_REMEDY}"
@@ -525,16 +529,14 @@ class GroupRecovery:
         later = (start_offset for epoch, start_offset in answer.history.epochs if epoch > last_epoch)
         return answer.relation is Relation.PARTED or min(later, default=end_offset) < end_offset
 
-    async def begin_claimed(self, epoch: int) -> bool:
-        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked.
-        False: as of `run`."""
-        return await self._begin(
-            Serve(epoch, "the group's record names this replica, which holds all that is acknowledged")
-        )
+    async def begin_claimed(self, epoch: int) -> None:
+        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked."""
+        await self._begin(Serve(epoch, "the group's record names this replica, which holds all that is acknowledged"))
 
     async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> bool:
         self._note_waiting(None)
-        if not await self._cut_half_record():
+        # Whoever has claimed its group keeps it from the others: it ends, and waits for room when it starts.
+        if not await self._cut_half_record(waits=self._claim is None):
             return False
         self._queues_go_on()
         # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.

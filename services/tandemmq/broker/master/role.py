@@ -368,10 +368,8 @@ class MasterRole:
         # Listed, in no route: operators see what it waits for, and its replicas that it is there.
         parts.links.announce()
         if self._seat is not None and self._holds_all:
-            has_begun = await self.recovery.begin_claimed(self._seat.epoch)
-        else:
-            has_begun = await self.recovery.run(is_whole=parts.is_whole)
-        if not has_begun:
+            await self.recovery.begin_claimed(self._seat.epoch)
+        elif not await self.recovery.run(is_whole=parts.is_whole):
             parts.is_whole = self.recovery.is_whole
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.

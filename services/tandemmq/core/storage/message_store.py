@@ -636,6 +636,8 @@ class MessageStore:
         assert log.min_offset <= end_offset <= log.end_offset, f"{end_offset} is outside the log"
         if end_offset == log.end_offset:
             return None
+        # Before the copy: where there is no room for it, each further try would leave one more.
+        self._queue_flush.lower_checkpoint(end_offset)
         kept = keep_tail(
             self._disk,
             log,
@@ -644,7 +646,6 @@ class MessageStore:
             wall_ms=self._clock.wall_ms(),
             reason=reason,
         )
-        self._queue_flush.lower_checkpoint(end_offset)
         self.queues.truncate(end_offset)
         if self._index is not None:
             self._index.truncate(end_offset, log.stored_ms)

@@ -29,6 +29,7 @@ from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.replication.master_start import Fetch, MasterStart, Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.core.storage.disk import DiskFull
 from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
@@ -427,7 +428,7 @@ async def test_what_is_cut_off_waits_for_room_to_be_kept(is_over: bool, monkeypa
     start.store.write_appended()
     log_before = start.store.digest(0, ends[-1])
     await start.replica.begin_epoch(LogHistory.of([(1, 0)]))
-    start.disk.capacity_bytes = start.disk.usage().used_bytes + 3_000
+    start.disk.capacity_bytes = start.disk.usage().used_bytes + 8_000
     cutting = asyncio.create_task(_cut_to(start, ends[2], monkeypatch))
     async with asyncio.timeout(PATIENCE_S):
         while start.recovery.waiting is None and not cutting.done():
@@ -443,3 +444,35 @@ async def test_what_is_cut_off_waits_for_room_to_be_kept(is_over: bool, monkeypa
     await cutting
     assert start.store.end_offset == (ends[-1] if is_over else ends[2])
     assert [own.end_offset for own in kept_tails(start.disk)] == ([] if is_over else [ends[-1]])
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+async def test_who_has_claimed_its_group_does_not_wait_for_room(is_claimed: bool) -> None:
+    """Its lease was renewed all the time, so that no other member could serve, whatever room that had."""
+    start, claims = _Start([]), []
+    end = start.store.put(outgoing_message()).end_offset
+    record = bytes(start.store.read_log(0, end))
+    start.store.append_raw(end, record[:-1])
+    start.store.dispatch()
+    assert start.store.dispatched_offset == end < start.store.end_offset
+    start.disk.capacity_bytes = start.disk.usage().used_bytes
+
+    async def claim(epoch: int, _seen: tuple[int, int]) -> int:
+        claims.append(epoch)
+        return epoch
+
+    if is_claimed:
+        start.recovery._claim = claim
+    starting = asyncio.create_task(start.recovery.run(is_whole=True))
+    async with asyncio.timeout(PATIENCE_S):
+        while start.recovery.waiting is None and not starting.done():
+            await asyncio.sleep(0)
+    assert starting.done() is is_claimed
+    if is_claimed:
+        with pytest.raises(DiskFull, match="No space left"):
+            await starting
+        assert claims
+        return
+    start.disk.capacity_bytes += 1 << 20
+    assert await starting
+    assert start.store.end_offset == end

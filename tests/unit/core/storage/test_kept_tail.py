@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
-from support.stores import log_bytes, new_store, with_options
+from support.stores import ManualClock, flush_all, log_bytes, new_store, queue_contents, with_options
 from tandemmq.core.message.record_layout import BLANK_MAGIC
+from tandemmq.core.storage.disk import DiskFull
 from tandemmq.core.storage.kept_tail import (
     KEPT_TAILS_FOLDER,
     TailPart,
@@ -194,3 +196,25 @@ def test_what_repairs_have_kept_is_counted() -> None:
     disk.write_file("kept-repairs/queue-T-0-0001", bytes(60))
     disk.write_file("kept-tails/other", bytes(60))
     assert kept_repairs(disk) == (2, 100)
+
+
+@pytest.mark.parametrize("room", range(0, 4_000, 250))
+def test_a_cut_that_finds_no_room_leaves_no_copy_however_often_it_is_tried(room: int) -> None:
+    """There was room for the copy and none for the checkpoint: each try left one more, until the disk was full."""
+    disk = SimulatedDisk(random.Random(1))
+    clock = ManualClock()
+    store = new_store(disk, clock=clock)
+    store.load()
+    ends = [store.put(outgoing_message(body=bytes(500))).end_offset for _ in range(4)]
+    flush_all(store)
+    queues = queue_contents(store)
+    disk.capacity_bytes = disk.usage().used_bytes + room
+    for _ in range(3):
+        clock.now_ms += 1_000
+        try:
+            store.truncate(ends[1])
+        except DiskFull:
+            assert (kept_tails(disk), store.end_offset, queue_contents(store)) == ([], ends[-1], queues)
+    disk.capacity_bytes *= 2
+    store.truncate(ends[1])
+    assert ([tail.end_offset for tail in kept_tails(disk)], store.end_offset) == ([ends[-1]], ends[1])
