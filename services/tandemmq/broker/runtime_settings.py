@@ -134,7 +134,7 @@ class RuntimeSettings:
             if change.key not in appliers
         ]
         if settings.max_message_size > self._started.max_message_size:
-            # A slave proves its log by a tail twice as long as the largest record it was started for.
+            # A slave of an earlier version proves its log by a tail twice as long as the largest record of its start.
             problems.append(
                 f"maxMessageSize={settings.max_message_size}: while the broker runs it can be at most the "
                 f"{self._started.max_message_size} it was started with; for more configure the whole broker group and "
